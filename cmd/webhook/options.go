@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/component-base/featuregate"
+	logsapi "k8s.io/component-base/logs/api/v1"
+
+	"tenant.network/tenant-webhook/pkg/pools/feed"
+	"tenant.network/tenant-webhook/pkg/pools/poolconfig"
+	"tenant.network/tenant-webhook/pkg/tenant"
+	"tenant.network/tenant-webhook/pkg/tenant/release"
+)
+
+// options are the program's flags.
+type options struct {
+	kubeconfig   string
+	podNamespace string
+	poolConfig   string
+	cluster      string
+
+	webhookHost string
+	webhookPort int
+	certDir     string
+	metricsAddr string
+	healthAddr  string
+	leaderElect bool
+	drainFor    time.Duration
+
+	refresh      time.Duration
+	sandboxWait  time.Duration
+	forceRelease time.Duration
+	tenant       tenant.Config
+	logging      *logsapi.LoggingConfiguration
+	featureGates featuregate.MutableFeatureGate
+	flags        *pflag.FlagSet
+}
+
+func newOptions() *options {
+	o := &options{tenant: tenant.ConfigFromEnvironment(os.Getenv), logging: logsapi.NewLoggingConfiguration(),
+		featureGates: featuregate.NewFeatureGate(), flags: pflag.NewFlagSet("tenant-webhook", pflag.ContinueOnError)}
+	fs := o.flags
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Path of a kubeconfig; empty means the pod's own service account.")
+	fs.StringVar(&o.podNamespace, "pod-namespace", poolconfig.DefaultNamespace, "Namespace of this program, of the pool configuration and of the leader election lease.")
+	fs.StringVar(&o.poolConfig, "pool-config", poolconfig.DefaultName, "Name of the ConfigMap with the pools.")
+	fs.StringVar(&o.cluster, "cluster", "", "Identity of this cluster towards the tenant-controller; empty means the UID of namespace kube-system.")
+
+	fs.StringVar(&o.webhookHost, "webhook-host", "", "Address on which webhooks are served; empty means all.")
+	fs.IntVar(&o.webhookPort, "webhook-port", 9443, "Port on which webhooks are served.")
+	fs.StringVar(&o.certDir, "cert-dir", "/etc/tenant-webhook/certs", "Directory with tls.crt and tls.key; a change of the files is picked up.")
+	fs.StringVar(&o.metricsAddr, "metrics-bind-address", ":8080", "Address of /metrics and of /pools, the state of the pools as JSON.")
+	fs.StringVar(&o.healthAddr, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz.")
+	fs.BoolVar(&o.leaderElect, "leader-elect", true, "Elect the replica that runs the release controller.")
+	fs.DurationVar(&o.drainFor, "drain-timeout", 20*time.Second, "How long a stopping replica finishes reviews.")
+
+	fs.DurationVar(&o.refresh, "refresh-interval", feed.DefaultInterval, "How often the pools are recounted and logged.")
+	fs.DurationVar(&o.sandboxWait, "sandbox-wait", release.DefaultSandboxWait, "How long the sandbox of a terminal pod is waited for on nodes that do not report it.")
+	fs.DurationVar(&o.forceRelease, "force-release-after", 0, "Give a deleted pod's networks back this long after its grace period even though its node does not say that it stopped. Dangerous: on a node that is cut off the pod may still use them. 0 means never.")
+
+	fs.StringVar(&o.tenant.URL, "tenant-controller-url", o.tenant.URL, "URL of the tenant-controller (environment: TENANT_CONTROLLER_URL).")
+	fs.DurationVar(&o.tenant.Timeout, "tenant-controller-timeout", tenant.DefaultTimeout, "Time for one attempt of a request.")
+	fs.IntVar(&o.tenant.Retries, "tenant-controller-retries", tenant.DefaultRetries, "Attempts after the first; negative means none.")
+	fs.DurationVar(&o.tenant.RetryInterval, "tenant-controller-retry-interval", tenant.DefaultRetryInterval, "Pause between attempts.")
+	logsapi.AddFlags(o.logging, fs)
+	return o
+}
+
+// parse reads the command line and rejects what cannot work, naming the flag.
+func (o *options) parse(args []string) error {
+	if err := o.flags.Parse(args); err != nil {
+		return fmt.Errorf("reading flags: %w", err)
+	}
+	if o.flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; there are only flags", o.flags.Arg(0))
+	}
+	if o.webhookPort < 1 || o.webhookPort > 65535 {
+		return fmt.Errorf("--webhook-port: %d must be from 1 to 65535", o.webhookPort)
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"refresh-interval", o.refresh, time.Second},
+		{"sandbox-wait", o.sandboxWait, time.Second},
+		{"force-release-after", o.forceRelease, 0},
+		{"drain-timeout", o.drainFor, 0},
+	} {
+		if d.value < d.least {
+			return fmt.Errorf("--%s: %v must be at least %v", d.flag, d.value, d.least)
+		}
+	}
+	return logsapi.ValidateAndApply(o.logging, o.featureGates)
+}

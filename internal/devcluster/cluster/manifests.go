@@ -1,0 +1,6 @@
+package main
+
+import "io/fs"
+
+// shipped are the project's manifests.
+var shipped fs.FS

@@ -1,0 +1,146 @@
+package devcluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// serviceAccounts of the project's programs, all in webhook-system.
+var serviceAccounts = map[string]string{
+	Mock:            "tenant-controller",
+	Webhook:         "tenant-webhook",
+	TenantScheduler: "tenant-scheduler",
+}
+
+// startProject applies the manifests and runs the project's programs. The webhook configurations come after the webhook
+// is there: until then no pod could be created where failurePolicy is Fail.
+func (c *Cluster) startProject(ctx context.Context) error {
+	if c.config.Manifests == nil {
+		return nil
+	}
+	set, err := loadManifests(c.config.Manifests)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.progress("applying the manifests")
+	if err := c.applyManifests(ctx, set, notWebhookConfiguration); err != nil {
+		return err
+	}
+	for component, account := range serviceAccounts {
+		if !c.config.with(component) {
+			continue
+		}
+		if err := c.writeTokenKubeconfig(ctx, component, account); err != nil {
+			return err
+		}
+	}
+	if err := c.startServices(ctx); err != nil {
+		return err
+	}
+	if c.config.with(Webhook) {
+		if err := c.applyManifests(ctx, set, isWebhookConfiguration); err != nil {
+			return err
+		}
+	}
+	if c.config.with(TenantScheduler) {
+		return c.startTenantScheduler(ctx, set)
+	}
+	return nil
+}
+
+// startServices starts the mock and the webhook replicas with their balancer.
+func (c *Cluster) startServices(ctx context.Context) error {
+	var components []component
+	if c.config.with(Mock) {
+		components = append(components, c.mock())
+	}
+	if c.config.with(Webhook) {
+		backends := make([]string, len(c.port.webhooks))
+		for i, ports := range c.port.webhooks {
+			backends[i] = loopback(ports.serving)
+			components = append(components, c.webhook(i, ports))
+		}
+		var err error
+		if c.balancer, err = newBalancer(loopback(c.port.balancer), backends...); err != nil {
+			return err
+		}
+	}
+	return c.run(ctx, components...)
+}
+
+func (c *Cluster) mock() component {
+	address := loopback(c.port.mock)
+	return component{
+		name: Mock, path: c.binary(Mock), env: c.config.Env[Mock], ready: c.probe("http://" + address + "/healthz"),
+		args: append([]string{
+			"-listen", address,
+			"-kubeconfig", c.kubeconfigOf(Mock),
+			"-request-log", c.MockRequestLogPath(),
+		}, c.config.MockArgs...),
+	}
+}
+
+func (c *Cluster) webhook(replica int, ports webhookPorts) component {
+	health := loopback(ports.health)
+	return component{
+		name: WebhookReplica(replica), path: c.binary(Webhook), ready: c.probe("http://" + health + "/readyz"),
+		env: append([]string{
+			"TENANT_CONTROLLER_URL=" + c.MockURL(),
+			"POD_NAME=" + WebhookReplica(replica),
+			"POD_NAMESPACE=" + systemNamespace,
+		}, c.config.Env[Webhook]...),
+		args: append([]string{
+			"--kubeconfig=" + c.kubeconfigOf(Webhook),
+			"--webhook-host=127.0.0.1",
+			"--webhook-port=" + strconv.Itoa(ports.serving),
+			"--cert-dir=" + c.path("certs"),
+			"--metrics-bind-address=" + loopback(ports.metrics),
+			"--health-probe-bind-address=" + health,
+			"--pod-namespace=" + systemNamespace,
+		}, c.config.WebhookArgs...),
+	}
+}
+
+func (c *Cluster) startTenantScheduler(ctx context.Context, set manifestSet) error {
+	config := c.path("config", "tenant-scheduler.yaml")
+	if err := c.writeSchedulerConfig(set, config); err != nil {
+		return err
+	}
+	kubeconfig := c.kubeconfigOf(TenantScheduler)
+	args := []string{
+		"--config=" + config,
+		"--bind-address=127.0.0.1",
+		"--secure-port=" + strconv.Itoa(c.port.tenantScheduler),
+		"--tls-cert-file=" + c.path("certs", "tls.crt"),
+		"--tls-private-key-file=" + c.path("certs", "tls.key"),
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+	}
+	gates := formatGates(c.config.SchedulerFeatureGates)
+	if c.config.SchedulerFeatureGates == nil {
+		gates = set.schedulerFeatureGates()
+	}
+	if gates != "" {
+		args = append(args, "--feature-gates="+gates)
+	}
+	return c.run(ctx, component{
+		name: TenantScheduler, path: c.binary(TenantScheduler),
+		args:  append(args, c.config.SchedulerArgs...),
+		env:   append([]string{"TENANT_CONTROLLER_URL=" + c.MockURL()}, c.config.Env[TenantScheduler]...),
+		ready: c.probe("https://" + loopback(c.port.tenantScheduler) + "/readyz"),
+	})
+}
+
+func formatGates(gates map[string]bool) string {
+	var pairs []string
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		pairs = append(pairs, fmt.Sprintf("%s=%t", name, gates[name]))
+	}
+	return strings.Join(pairs, ",")
+}

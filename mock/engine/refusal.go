@@ -1,0 +1,51 @@
+package engine
+
+import (
+	"fmt"
+	"net/http"
+
+	"tenant.network/tenant-webhook/pkg/tenant"
+)
+
+// Refusal is an answer other than success.
+type Refusal struct {
+	Status     int
+	Reason     string
+	Detail     string
+	RetryAfter int // seconds; 0 sends no header
+	// Current is the present allocation, with a conflict.
+	Current *tenant.Allocation
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return fmt.Sprintf("%d %s: %s", r.Status, r.Reason, r.Detail) }
+
+func invalid(format string, args ...any) *Refusal {
+	return &Refusal{Status: http.StatusUnprocessableEntity, Reason: tenant.ReasonInvalid, Detail: fmt.Sprintf(format, args...)}
+}
+
+func malformed(format string, args ...any) *Refusal {
+	return &Refusal{Status: http.StatusBadRequest, Reason: tenant.ReasonInvalid, Detail: fmt.Sprintf(format, args...)}
+}
+
+func podChanged(format string, args ...any) *Refusal {
+	return &Refusal{Status: http.StatusUnprocessableEntity, Reason: tenant.ReasonPodChanged, Detail: fmt.Sprintf(format, args...)}
+}
+
+func notFound(format string, args ...any) *Refusal {
+	return &Refusal{Status: http.StatusNotFound, Reason: tenant.ReasonNotFound, Detail: fmt.Sprintf(format, args...)}
+}
+
+func stale(current *tenant.Allocation, format string, args ...any) *Refusal {
+	return &Refusal{
+		Status: http.StatusConflict, Reason: tenant.ReasonStaleGeneration, Current: current,
+		Detail: fmt.Sprintf(format, args...),
+	}
+}
+
+func unavailable(format string, args ...any) *Refusal {
+	return &Refusal{
+		Status: http.StatusServiceUnavailable, Reason: tenant.ReasonUnavailable, RetryAfter: 1,
+		Detail: fmt.Sprintf(format, args...),
+	}
+}

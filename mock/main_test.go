@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"tenant.network/tenant-webhook/pkg/tenant"
+)
+
+func TestRunRefusesBadArguments(t *testing.T) {
+	tests := []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"an unknown flag", []string{"-listn", ":1"}, "listn"},
+		{"a stray argument", []string{"serve"}, `unexpected argument "serve"`},
+		{"a cluster and none", []string{"-no-cluster", "-kubeconfig", "k"}, "exclude each other"},
+		{"a kubeconfig that is not there", []string{"-kubeconfig", "/no/such"}, `-kubeconfig "/no/such"`},
+		{"an address that is none", []string{"-no-cluster", "-listen", "nowhere"}, "-listen"},
+		{"a log that cannot be written", []string{"-no-cluster", "-request-log", "/no/such/log"}, "-request-log"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			require.ErrorContains(t, run(t.Context(), test.args), test.want)
+		})
+	}
+}
+
+func TestRunServesUntilItIsStopped(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	file := filepath.Join(t.TempDir(), "requests")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, []string{"-no-cluster", "-listen", address, "-request-log", file}) }()
+	client, err := tenant.New(tenant.Config{URL: "http://" + address})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return client.Healthy(t.Context()) == nil }, 30*time.Second, 10*time.Millisecond)
+	cancel()
+	require.NoError(t, <-ended)
+	lines, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.True(t, strings.Contains(string(lines), `"path":"/healthz"`), "%s", lines)
+}

@@ -1,0 +1,160 @@
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"tenant.network/tenant-webhook/pkg/pools"
+	"tenant.network/tenant-webhook/pkg/rdma"
+)
+
+// Ledger is what admission needs of the pools. Its methods are called concurrently and answer from memory.
+type Ledger interface {
+	// Choose picks pools and, if the demand has an admission id, reserves the devices in the same step.
+	Choose(cfg *pools.Config, d pools.Demand) (pools.Choice, error)
+	// KnowsAdmission reports whether an existing pod carries the id.
+	KnowsAdmission(id string) bool
+}
+
+// Attachment is what is known of a NetworkAttachmentDefinition.
+type Attachment struct {
+	// Pool is the extended resource that feeds it devices, empty if none does.
+	Pool string
+	// PodUID is the pod that the tenant-controller made it for, empty if it is a user's own.
+	PodUID string
+}
+
+// Injector decides about pods. Its fields are set once.
+type Injector struct {
+	Ledger Ledger
+	// Pools returns the pool configuration in force.
+	Pools func() *pools.Config
+	// Attachments looks a NetworkAttachmentDefinition up in memory.
+	Attachments func(namespace, name string) (Attachment, bool)
+	// NewID makes admission ids; nil means random ones.
+	NewID func() string
+}
+
+// Result is what becomes of an admitted pod.
+type Result struct {
+	// Pod is a changed copy.
+	Pod    *corev1.Pod
+	Choice pools.Choice
+	// Warnings are shown to the user.
+	Warnings []string
+}
+
+// admissionID is the form of the ids that newID makes; anything else was not made by us.
+var admissionID = regexp.MustCompile(`^[a-z0-9]{16}$`)
+
+// Inject returns the pod as it should be created, or why it must not be. The namespace is the request's: a pod made from
+// a template carries none yet. A dry run reserves nothing.
+func (i *Injector) Inject(original *corev1.Pod, namespace string, dryRun bool) (*Result, field.ErrorList) {
+	cfg := i.Pools()
+	pod := original.DeepCopy()
+	i.stripStale(pod, namespace)
+	intent, errs := rdma.ParseIntent(pod.Annotations, cfg.Policy.MaxCount)
+	errs = append(errs, refusals(pod)...)
+	errs = append(errs, validateNetworks(pod, namespace, cfg, i.Attachments)...)
+	errs = append(errs, normalize(pod, cfg)...)
+	pinned, pinErrs := pin(pod, cfg, intent)
+	if errs = append(errs, pinErrs...); len(errs) > 0 {
+		return nil, errs
+	}
+	id := i.admissionID(original)
+	demand := pools.Demand{Intent: intent, Pinned: pinned, Pod: pod, Group: cfg.Policy.GroupOf(namespace, pod), AdmissionID: id}
+	if dryRun {
+		demand.AdmissionID = ""
+	}
+	choice, err := i.Ledger.Choose(cfg, demand)
+	if err != nil {
+		return nil, field.ErrorList{refusalError(err, pod, intent)}
+	}
+	if errs := fill(pod, choice.Assignment, cfg.Policy.Sidecars); len(errs) > 0 {
+		return nil, errs
+	}
+	stamp(pod, choice.Assignment, id)
+	return &Result{Pod: pod, Choice: choice, Warnings: warnings(choice)}, nil
+}
+
+// stripStale removes what a copy of another pod carries: networks that the tenant-controller made for that pod.
+func (i *Injector) stripStale(pod *corev1.Pod, namespace string) {
+	text, ok := pod.Annotations[rdma.NetworksAnnotation]
+	if !ok {
+		return
+	}
+	kept, changed, err := rdma.StripNetworks(text, namespace, func(n rdma.Network) bool {
+		nad, known := i.Attachments(n.Namespace, n.Name)
+		return known && nad.PodUID != ""
+	})
+	switch {
+	case err != nil || !changed: // unreadable text is refused by validateNetworks, with the reason
+	case kept == "":
+		delete(pod.Annotations, rdma.NetworksAnnotation)
+	default:
+		pod.Annotations[rdma.NetworksAnnotation] = kept
+	}
+}
+
+// admissionID keeps the id of a first pass over the same pod. An id that an existing pod carries was copied from there.
+func (i *Injector) admissionID(pod *corev1.Pod) string {
+	id := pod.Annotations[rdma.AdmissionIDAnnotation]
+	if admissionID.MatchString(id) && slices.Contains(pod.Finalizers, rdma.Finalizer) && !i.Ledger.KnowsAdmission(id) {
+		return id
+	}
+	if i.NewID != nil {
+		return i.NewID()
+	}
+	return utilrand.String(16)
+}
+
+// stamp writes our words; all other keys of our domain but the user's own are stale copies and go.
+func stamp(pod *corev1.Pod, assignment rdma.Assignment, id string) {
+	words := assignment.Annotations()
+	words[rdma.AdmissionIDAnnotation] = id
+	for key := range pod.Annotations {
+		if strings.HasPrefix(key, rdma.Domain) && key != rdma.ContainerAnnotation {
+			delete(pod.Annotations, key)
+		}
+	}
+	for key, value := range words {
+		pod.Annotations[key] = value
+	}
+	if !slices.Contains(pod.Finalizers, rdma.Finalizer) {
+		pod.Finalizers = append(pod.Finalizers, rdma.Finalizer)
+	}
+	pod.Spec.SchedulerName = rdma.SchedulerName
+}
+
+func refusalError(err error, pod *corev1.Pod, intent rdma.Intent) *field.Error {
+	t := intent[0].Type
+	var refusal *pools.Refusal
+	if errors.As(err, &refusal) && refusal.Type != "" {
+		t = refusal.Type
+	}
+	return field.Invalid(annotationPath(t.Annotation()), pod.Annotations[t.Annotation()], err.Error())
+}
+
+func warnings(choice pools.Choice) []string {
+	var why string
+	switch choice.Outcome {
+	case pools.Waits:
+		why = "has no devices free for this pod now; it waits for them"
+	case pools.NoNode:
+		why = "is offered by no node that this pod could run on; it waits for such a node"
+	default:
+		return nil
+	}
+	var all []string
+	for _, e := range choice.Assignment {
+		all = append(all, fmt.Sprintf("%s: pool %s %s (required %d)", e.Type.Annotation(), e.Pool, why, e.Count))
+	}
+	return all
+}

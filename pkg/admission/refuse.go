@@ -1,0 +1,79 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"tenant.network/tenant-webhook/pkg/pools"
+	"tenant.network/tenant-webhook/pkg/rdma"
+)
+
+func annotationPath(key string) *field.Path { return field.NewPath("metadata", "annotations").Key(key) }
+
+// refusals returns what makes a pod impossible to serve: it would get a device without its network, or wait for ever.
+func refusals(pod *corev1.Pod) field.ErrorList {
+	var errs field.ErrorList
+	spec := field.NewPath("spec")
+	if pod.Spec.NodeName != "" {
+		errs = append(errs, field.Invalid(spec.Child("nodeName"), pod.Spec.NodeName,
+			"must be empty: a pod with rdma.vf or rdma.pf is placed by "+rdma.SchedulerName+"; use a node selector to choose the node"))
+	}
+	if name := pod.Spec.SchedulerName; name != "" && name != rdma.DefaultSchedulerName && name != rdma.SchedulerName {
+		errs = append(errs, field.NotSupported(spec.Child("schedulerName"), name,
+			[]string{rdma.DefaultSchedulerName, rdma.SchedulerName}))
+	}
+	if pod.Spec.HostNetwork {
+		errs = append(errs, field.Invalid(spec.Child("hostNetwork"), true,
+			"must be false: Multus attaches no networks to a pod in the host's network namespace"))
+	}
+	if name, ok := pod.Annotations[rdma.ContainerAnnotation]; ok && !slices.Contains(containerNames(pod), name) {
+		errs = append(errs, field.NotSupported(annotationPath(rdma.ContainerAnnotation), name, containerNames(pod)))
+	}
+	return errs
+}
+
+func containerNames(pod *corev1.Pod) []string {
+	names := make([]string, len(pod.Spec.Containers))
+	for i := range pod.Spec.Containers {
+		names[i] = pod.Spec.Containers[i].Name
+	}
+	return names
+}
+
+// multusNamespace is where Multus looks up a default network that is named without a namespace (its own setting
+// multusNamespace, which this is the default of).
+const multusNamespace = metav1.NamespaceSystem
+
+// validateNetworks checks the user's part of the Multus annotations, and keeps it away from devices of the pools.
+func validateNetworks(pod *corev1.Pod, namespace string, cfg *pools.Config, attachments func(namespace, name string) (Attachment, bool)) field.ErrorList {
+	poolOf := func(namespace, name string) (string, bool) {
+		nad, known := attachments(namespace, name)
+		if !known {
+			return "", false
+		}
+		_, configured := cfg.Lookup(corev1.ResourceName(nad.Pool))
+		return nad.Pool, configured
+	}
+	var errs field.ErrorList
+	if text, ok := pod.Annotations[rdma.NetworksAnnotation]; ok {
+		errs = append(errs, rdma.ValidateUserNetworks(annotationPath(rdma.NetworksAnnotation), text, namespace, poolOf)...)
+	}
+	if text, ok := pod.Annotations[rdma.DefaultNetworkAnnotation]; ok {
+		errs = append(errs, rdma.ValidateDefaultNetwork(annotationPath(rdma.DefaultNetworkAnnotation), text, multusNamespace, poolOf)...)
+	}
+	return errs
+}
+
+// quoteNames joins resource names for a message.
+func quoteNames(names []corev1.ResourceName) string {
+	parts := make([]string, len(names))
+	for i, name := range names {
+		parts[i] = fmt.Sprintf("%q", name)
+	}
+	return strings.Join(parts, " and ")
+}

@@ -1,0 +1,105 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"tenant.network/tenant-webhook/pkg/pools"
+	"tenant.network/tenant-webhook/pkg/rdma"
+)
+
+type podUID = types.UID
+
+// oursIndex lists the pods that carry our finalizer by namespace.
+const oursIndex = Name + "/ours"
+
+func addOursIndex(informer cache.SharedIndexInformer) error {
+	if _, ok := informer.GetIndexer().GetIndexers()[oursIndex]; ok {
+		return nil // another profile's instance was here first
+	}
+	err := informer.AddIndexers(cache.Indexers{oursIndex: func(object any) ([]string, error) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok || !slices.Contains(pod.Finalizers, rdma.Finalizer) {
+			return nil, nil
+		}
+		return []string{pod.Namespace}, nil
+	}})
+	if err != nil {
+		return fmt.Errorf("index of RDMA pods: %w", err)
+	}
+	return nil
+}
+
+// PreFilter decides whether the pod is ours, and refuses it where looking at nodes would be in vain.
+func (p *TenantNetwork) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	assignment, ok := rdma.Ours(pod)
+	if !ok {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	if err := p.wiring(); err != nil {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	}
+	if reason := p.groupConflict(pod, assignment); reason != "" {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reason)
+	}
+	// An open breaker keeps the pod from holding a device, and from preempting others, in vain.
+	if reason := p.breakers.blocked(p.tenantOf(pod.Namespace), pod); reason != "" {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reason)
+	}
+	state.Write(stateKey, &cycle{assignment: assignment})
+	return nil, nil
+}
+
+// PreFilterExtensions returns nil: Filter goes by the NodeInfo alone, which the framework itself keeps right when it
+// simulates other pods.
+func (p *TenantNetwork) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// groupConflict says which member of the pod's group holds another pool. A job that is spread over two fabrics cannot
+// talk to itself; two webhook replicas can have chosen differently in the same moment.
+func (p *TenantNetwork) groupConflict(pod *corev1.Pod, assignment rdma.Assignment) string {
+	policy := p.pools().Policy
+	group := policy.GroupOf(pod.Namespace, pod)
+	if group == (pools.Group{}) {
+		return ""
+	}
+	members, err := p.ours.ByIndex(oursIndex, pod.Namespace)
+	if err != nil {
+		return ""
+	}
+	for _, object := range members {
+		other, ok := object.(*corev1.Pod)
+		if !ok || other.UID == pod.UID || other.DeletionTimestamp != nil || policy.GroupOf(other.Namespace, other) != group {
+			continue
+		}
+		held, ok := rdma.Ours(other)
+		if !ok {
+			continue
+		}
+		for _, e := range assignment {
+			for _, h := range held {
+				if e.Type == h.Type && e.Pool != h.Pool {
+					return fmt.Sprintf("group %s is split over two pools: this pod has %s, pod %s has %s; delete the pods of one of them", group, e.Pool, other.Name, h.Pool)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// tenantOf returns the tenant that owns a namespace.
+func (p *TenantNetwork) tenantOf(namespace string) string {
+	object, err := p.namespaces.Get(namespace)
+	if err != nil {
+		return namespace
+	}
+	if tenant := object.Labels[rdma.TenantLabel]; tenant != "" {
+		return tenant
+	}
+	return namespace
+}

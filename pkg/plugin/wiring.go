@@ -1,0 +1,41 @@
+package plugin
+
+import (
+	"errors"
+	"fmt"
+
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+)
+
+// checkWiring makes sure that the profile runs this plugin where it must run. It can only be called when the framework
+// is complete, not in New. What is wrong here would bind pods without their networks: a Bind plugin that is enabled
+// through multiPoint alone comes after DefaultBinder and never runs.
+func checkWiring(handle fwk.Handle) error {
+	lister, ok := handle.(interface{ ListPlugins() *config.Plugins })
+	if !ok {
+		return errors.New("the scheduler framework does not tell which plugins it runs")
+	}
+	plugins := lister.ListPlugins()
+	if bind := plugins.Bind.Enabled; len(bind) == 0 || bind[0].Name != Name {
+		return fmt.Errorf("plugin %s must be the first at bind, but the profile %q runs %v: disable DefaultBinder at bind and enable [%s, DefaultBinder]",
+			Name, handle.ProfileName(), names(bind), Name)
+	}
+	if preBind := plugins.PreBind.Enabled; len(preBind) == 0 || preBind[len(preBind)-1].Name != Name {
+		return fmt.Errorf("plugin %s must be the last at preBind, but the profile %q runs %v", Name, handle.ProfileName(), names(preBind))
+	}
+	for _, extender := range handle.Extenders() {
+		if extender.IsBinder() {
+			return fmt.Errorf("extender %s binds pods itself, which would leave the networks out; remove its bindVerb", extender.Name())
+		}
+	}
+	return nil
+}
+
+func names(plugins []config.Plugin) []string {
+	all := make([]string, len(plugins))
+	for i, plugin := range plugins {
+		all[i] = plugin.Name
+	}
+	return all
+}

@@ -1,0 +1,334 @@
+package pools
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"tenant.network/tenant-webhook/pkg/rdma"
+)
+
+const (
+	first  = corev1.ResourceName("a.com/first")
+	second = corev1.ResourceName("b.com/second")
+	phys   = corev1.ResourceName("c.com/phys")
+)
+
+const threePools = "a.com/first type=vf\nb.com/second type=vf\nc.com/phys type=pf"
+
+func TestChoose(t *testing.T) {
+	gpuPod := pod("new", "", gpu, 8)
+	onN2 := pod("new", "")
+	onN2.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n2"}
+	affine := pod("new", "")
+	affine.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}}}}}}}}
+	tolerant := pod("new", "")
+	tolerant.Spec.Tolerations = []corev1.Toleration{{Key: "rdma", Operator: corev1.TolerationOpExists}}
+	tainted := func(n *corev1.Node) *corev1.Node {
+		n.Spec.Taints = []corev1.Taint{{Key: "rdma", Effect: corev1.TaintEffectNoSchedule}}
+		return n
+	}
+	away := func(n *corev1.Node, pool corev1.ResourceName) *corev1.Node {
+		n.Status.Allocatable[pool] = resource.Quantity{}
+		return n
+	}
+	cordoned := func(n *corev1.Node) *corev1.Node {
+		n.Spec.Unschedulable = true
+		return n
+	}
+	vfAndPf := rdma.Intent{{Type: rdma.VF, Count: 1}, {Type: rdma.PF, Count: 1}}
+
+	for name, tc := range map[string]struct {
+		pools   string
+		policy  string
+		objects []any
+		demand  Demand
+		want    []corev1.ResourceName
+		outcome Outcome
+		refused string
+	}{
+		"the pool of highest priority is taken while it has room": {
+			objects: []any{node("n1", first, 1, second, 8)}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{first}, outcome: Room},
+		"the next pool is taken when the first is full": {
+			objects: []any{node("n1", first, 1, second, 8), pod("p", "n1", first, 1)}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{second}, outcome: Room},
+		"devices on two nodes do not serve one pod together": {
+			objects: []any{node("n1", first, 1), node("n2", first, 1), node("n3", second, 2)}, demand: demand(0, vf(2)),
+			want: []corev1.ResourceName{second}, outcome: Room},
+		"devices that waiting pods will take are no room": {
+			objects: []any{node("n1", first, 2, second, 8), pod("p", "", first, 2)}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{second}, outcome: Room},
+		"waiting pods are counted in bundles of the demand, rounded up": {
+			// 3 waiting devices are 2 bundles of 2; 3 slots are left over 2 nodes, so one bundle fits.
+			objects: []any{node("n1", first, 4), node("n2", first, 2), node("n3", second, 8), pod("p", "", first, 3)}, demand: demand(0, vf(2)),
+			want: []corev1.ResourceName{first}, outcome: Room},
+		"devices of a pod being deleted are not free now": {
+			objects: []any{node("n1", first, 1, second, 8), deleting(pod("p", "n1", first, 1))}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{second}, outcome: Room},
+		"devices of a pod being deleted are taken before waiting for a full pool": {
+			objects: []any{node("n1", first, 1, second, 1), pod("p", "n1", first, 1), deleting(pod("q", "n1", second, 1))}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{second}, outcome: RoomAfterRelease},
+		"a pod waits for the pool of highest priority when all are full": {
+			objects: []any{node("n1", first, 1, second, 1), pod("p", "n1", first, 1, second, 1)}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{first}, outcome: Waits},
+		"a pod does not wait for a pool that is too small for it": {
+			objects: []any{node("n1", first, 1, second, 2), pod("p", "n1", second, 1)}, demand: demand(0, vf(2)),
+			want: []corev1.ResourceName{second}, outcome: Waits},
+		"a GPU pod gets the lower pool when only CPU nodes have the higher one": {
+			objects: []any{node("cpu", first, 8), node("gpu", second, 8, gpu, 8)},
+			demand:  Demand{Intent: vf(1), Pod: gpuPod}, want: []corev1.ResourceName{second}, outcome: Room},
+		"a GPU pod waits for its GPU nodes' pool, busy as they are": {
+			objects: []any{node("cpu", first, 8), node("gpu", second, 1, gpu, 8), pod("p", "gpu", second, 1, gpu, 8)},
+			demand:  Demand{Intent: vf(1), Pod: gpuPod}, want: []corev1.ResourceName{second}, outcome: Waits},
+		"the node selector decides which nodes count": {
+			objects: []any{node("n1", first, 8), node("n2", second, 8)},
+			demand:  Demand{Intent: vf(1), Pod: onN2}, want: []corev1.ResourceName{second}, outcome: Room},
+		"required affinity decides which nodes count": {
+			objects: []any{node("n1", first, 8), node("n2", second, 8)},
+			demand:  Demand{Intent: vf(1), Pod: affine}, want: []corev1.ResourceName{second}, outcome: Room},
+		"a taint that the pod does not tolerate rules a node out": {
+			objects: []any{tainted(node("n1", first, 8)), node("n2", second, 8)}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{second}, outcome: Room},
+		"a taint that the pod tolerates does not": {
+			objects: []any{tainted(node("n1", first, 8)), node("n2", second, 8)},
+			demand:  Demand{Intent: vf(1), Pod: tolerant}, want: []corev1.ResourceName{first}, outcome: Room},
+		"a pool of another type is never taken": {
+			objects: []any{node("n1", first, 8)}, demand: demand(0, rdma.Intent{{Type: rdma.PF, Count: 1}}),
+			want: []corev1.ResourceName{phys}, outcome: NoNode},
+		"without any node that offers a pool the first of the type is waited for": {
+			objects: []any{node("n1")}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{first}, outcome: NoNode},
+		"a device plugin that is away does not make its pool impossible": {
+			objects: []any{away(node("n1", second, 8), second)}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{second}, outcome: Waits},
+		"a cordoned node has no room but can serve later": {
+			objects: []any{cordoned(node("n1", second, 8))}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{second}, outcome: Waits},
+		"vf and pf are taken on one node": {
+			objects: []any{node("n1", first, 8), node("n2", second, 8, phys, 1)}, demand: demand(0, vfAndPf),
+			want: []corev1.ResourceName{second, phys}, outcome: Room},
+		"vf and pf may come from one pool that serves both": {
+			pools: "a.com/first", objects: []any{node("n1", first, 2)}, demand: demand(0, vfAndPf),
+			want: []corev1.ResourceName{first, first}, outcome: Room},
+		"vf and pf of one pool are added up": {
+			pools: "a.com/first", objects: []any{node("n1", first, 1)}, demand: demand(0, vfAndPf),
+			want: []corev1.ResourceName{first, first}, outcome: NoNode},
+		"a shared pool serves one device": {
+			pools: "a.com/first shared=true\nb.com/second", objects: []any{node("n1", first, 100, second, 4)}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{first}, outcome: Room},
+		"a shared pool does not serve two devices": {
+			pools: "a.com/first shared=true\nb.com/second", objects: []any{node("n1", first, 100, second, 4)}, demand: demand(0, vf(2)),
+			want: []corev1.ResourceName{second}, outcome: Room},
+		"a shared pool does not serve both types of a pod": {
+			pools: "a.com/first shared=true\nb.com/second", objects: []any{node("n1", first, 100, second, 4)}, demand: demand(0, vfAndPf),
+			want: []corev1.ResourceName{first, second}, outcome: Room},
+		"two devices are refused when all pools are shared": {
+			pools: "a.com/first shared=true", objects: []any{node("n1", first, 100)}, demand: demand(0, vf(2)),
+			refused: `all pools of type vf are shared, and a shared device serves one adapter however many are asked for; accepted is "1"`},
+		"a type that no pool serves is refused": {
+			pools: "a.com/first type=pf", objects: []any{node("n1", first, 1)}, demand: demand(0, vf(1)),
+			refused: "no configured pool serves type vf"},
+		"a pinned pool is kept though it is full": {
+			objects: []any{node("n1", first, 8, second, 1), pod("p", "n1", second, 1)},
+			demand:  Demand{Intent: vf(1), Pod: pod("new", "", second, 1), Pinned: map[rdma.Type]corev1.ResourceName{rdma.VF: second}},
+			want:    []corev1.ResourceName{second}, outcome: Waits},
+		"under reject a pod that only has to wait is admitted": {
+			policy: "whenFull: reject", objects: []any{node("n1", first, 1), pod("p", "n1", first, 1)}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{first}, outcome: Waits},
+		"under reject a pod that exceeds every node is refused": {
+			policy: "whenFull: reject", objects: []any{node("n1", first, 8, second, 4)}, demand: demand(0, vf(9)),
+			refused: "no node can hold the pod with 9 of a.com/first or b.com/second, even when it is empty"},
+		"gated pods count as waiting": {
+			objects: []any{node("n1", first, 1, second, 1), gatedPod("p", first)}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{second}, outcome: Room},
+		"gated pods do not count when the policy says so": {
+			policy: "gatedPods: ignore", objects: []any{node("n1", first, 1, second, 1), gatedPod("p", first)}, demand: demand(0, vf(1)),
+			want: []corev1.ResourceName{first}, outcome: Room},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.pools == "" {
+				tc.pools = threePools
+			}
+			l := NewLedger(nil)
+			set(l, tc.objects...)
+			choice, err := l.Choose(mustConfig(tc.pools, tc.policy), tc.demand)
+			if tc.refused != "" {
+				var refusal *Refusal
+				require.ErrorAs(t, err, &refusal)
+				require.Equal(t, tc.refused, err.Error())
+				return
+			}
+			require.NoError(t, err)
+			var got []corev1.ResourceName
+			for _, e := range choice.Assignment {
+				got = append(got, e.Pool)
+			}
+			require.Equal(t, tc.want, got)
+			require.Equal(t, tc.outcome, choice.Outcome)
+		})
+	}
+}
+
+func gatedPod(uid string, pool corev1.ResourceName) *corev1.Pod {
+	p := pod(uid, "", pool, 1)
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "gate"}}
+	return p
+}
+
+// A burst in which the informer shows nothing at all, some pods, or everything at once: 200 devices and 300.
+func TestABurstIsSplitInOrderWhateverTheInformersLag(t *testing.T) {
+	for _, lag := range []int{0, 1, 7, 100, 500} {
+		t.Run(fmt.Sprintf("the informer is %d pods behind", lag), func(t *testing.T) {
+			l := NewLedger(nil)
+			for i := range 10 {
+				set(l, node(fmt.Sprintf("n%d", i), first, 20, second, 30))
+			}
+			cfg := mustConfig(threePools)
+			got := map[corev1.ResourceName]int{}
+			var admitted []*corev1.Pod
+			for i := range 500 {
+				choice, err := l.Choose(cfg, demand(i, vf(1)))
+				require.NoError(t, err)
+				require.Equal(t, Room, choice.Outcome)
+				got[choice.Assignment[0].Pool]++
+				if i < 200 {
+					require.Equal(t, first, choice.Assignment[0].Pool, "pod %d", i)
+				}
+				admitted = append(admitted, injected(fmt.Sprintf("p%d", i), "", fmt.Sprintf("id%d", i), choice.Assignment[0].Pool))
+				if shown := len(admitted) - 1 - lag; shown >= 0 {
+					set(l, admitted[shown])
+				}
+			}
+			require.Equal(t, map[corev1.ResourceName]int{first: 200, second: 300}, got)
+			choice, err := l.Choose(cfg, demand(500, vf(1)))
+			require.NoError(t, err)
+			require.Equal(t, Waits, choice.Outcome)
+		})
+	}
+}
+
+func TestReservations(t *testing.T) {
+	now := time.Unix(1000, 0)
+	fresh := func() (*Ledger, *Config) {
+		l := NewLedger(func() time.Time { return now })
+		set(l, node("n1", first, 1, second, 1))
+		return l, mustConfig(threePools)
+	}
+	choose := func(t *testing.T, l *Ledger, cfg *Config, d Demand) corev1.ResourceName {
+		t.Helper()
+		choice, err := l.Choose(cfg, d)
+		require.NoError(t, err)
+		return choice.Assignment[0].Pool
+	}
+	t.Run("a second pass of one admission does not count against itself", func(t *testing.T) {
+		l, cfg := fresh()
+		require.Equal(t, first, choose(t, l, cfg, demand(1, vf(1))))
+		require.Equal(t, first, choose(t, l, cfg, demand(1, vf(1))))
+		require.Equal(t, int64(1), l.UsageOf(first).Reserved)
+	})
+	t.Run("a demand without an admission id reserves nothing", func(t *testing.T) {
+		l, cfg := fresh()
+		require.Equal(t, first, choose(t, l, cfg, Demand{Intent: vf(1), Pod: pod("new", "")}))
+		require.Equal(t, int64(0), l.UsageOf(first).Reserved)
+	})
+	t.Run("a refused demand reserves nothing", func(t *testing.T) {
+		l, _ := fresh()
+		_, err := l.Choose(mustConfig(threePools, "whenFull: reject"), demand(1, vf(9)))
+		require.Error(t, err)
+		require.Equal(t, int64(0), l.UsageOf(first).Reserved)
+	})
+	t.Run("the pod's appearance replaces the reservation and is not counted twice", func(t *testing.T) {
+		l, cfg := fresh()
+		choose(t, l, cfg, demand(1, vf(1)))
+		set(l, injected("p", "", "id1", first))
+		usage := l.UsageOf(first)
+		require.Equal(t, int64(0), usage.Reserved)
+		require.Equal(t, int64(1), usage.Unbound)
+		require.True(t, l.KnowsAdmission("id1"))
+	})
+	t.Run("a reservation ends by itself", func(t *testing.T) {
+		l, cfg := fresh()
+		choose(t, l, cfg, demand(1, vf(1)))
+		now = now.Add(29 * time.Second)
+		require.Equal(t, second, choose(t, l, cfg, Demand{Intent: vf(1), Pod: pod("new", "")}))
+		now = now.Add(time.Second)
+		require.Equal(t, first, choose(t, l, cfg, Demand{Intent: vf(1), Pod: pod("new", "")}))
+		require.Equal(t, int64(0), l.UsageOf(first).Reserved)
+	})
+	t.Run("an admission is not known any more when its pod is gone", func(t *testing.T) {
+		l, _ := fresh()
+		set(l, injected("p", "", "id1", first))
+		l.DeletePod("p")
+		require.False(t, l.KnowsAdmission("id1"))
+	})
+}
+
+func TestGroups(t *testing.T) {
+	cfg := mustConfig(threePools)
+	group := Group{Namespace: "tenant-a", Key: "scheduling.x-k8s.io/pod-group", Name: "train"}
+	member := func(uid string, pool corev1.ResourceName) *corev1.Pod {
+		p := injected(uid, "", uid, pool)
+		p.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "train"}
+		return p
+	}
+	choose := func(t *testing.T, l *Ledger, d Demand) Choice {
+		t.Helper()
+		choice, err := l.Choose(cfg, d)
+		require.NoError(t, err)
+		return choice
+	}
+	inGroup := func(n int) Demand {
+		d := demand(n, vf(1))
+		d.Group = group
+		return d
+	}
+	t.Run("later members get the first one's pool even when it is full", func(t *testing.T) {
+		l := NewLedger(nil)
+		set(l, node("n1", first, 1, second, 8))
+		require.Equal(t, first, choose(t, l, inGroup(1)).Assignment[0].Pool)
+		later := choose(t, l, inGroup(2))
+		require.Equal(t, first, later.Assignment[0].Pool)
+		require.True(t, later.FromGroup)
+		require.Equal(t, Waits, later.Outcome)
+	})
+	t.Run("members under reject wait as well", func(t *testing.T) {
+		l := NewLedger(nil)
+		set(l, node("n1", first, 1, second, 8), member("p", second))
+		l.DeleteNode("n1")
+		reject := mustConfig(threePools, "whenFull: reject")
+		choice, err := l.Choose(reject, inGroup(2))
+		require.NoError(t, err)
+		require.Equal(t, second, choice.Assignment[0].Pool)
+	})
+	t.Run("a pod of another group or namespace is free to choose", func(t *testing.T) {
+		l := NewLedger(nil)
+		set(l, node("n1", first, 8, second, 8), member("p", second))
+		for _, other := range []Group{{}, {Namespace: "tenant-b", Key: group.Key, Name: "train"}, {Namespace: "tenant-a", Key: "other", Name: "train"}} {
+			d := demand(3, vf(1))
+			d.Group = other
+			require.Equal(t, first, choose(t, l, d).Assignment[0].Pool, "%+v", other)
+		}
+	})
+	t.Run("members that are being deleted do not bind a new gang of the name", func(t *testing.T) {
+		l := NewLedger(nil)
+		set(l, node("n1", first, 8, second, 8), deleting(member("p", second)))
+		require.Equal(t, first, choose(t, l, inGroup(4)).Assignment[0].Pool)
+	})
+	t.Run("members that disagree give the pool of higher priority", func(t *testing.T) {
+		l := NewLedger(nil)
+		set(l, node("n1", first, 8, second, 8), member("p", second), member("q", first), member("r", second))
+		require.Equal(t, first, choose(t, l, inGroup(5)).Assignment[0].Pool)
+	})
+	t.Run("a pool taken out of the configuration is still served to its group", func(t *testing.T) {
+		l := NewLedger(nil)
+		set(l, node("n1", first, 8), member("p", "old.com/pool"))
+		require.Equal(t, corev1.ResourceName("old.com/pool"), choose(t, l, inGroup(6)).Assignment[0].Pool)
+	})
+}

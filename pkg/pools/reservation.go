@@ -1,0 +1,91 @@
+package pools
+
+import (
+	"time"
+
+	"tenant.network/tenant-webhook/pkg/rdma"
+)
+
+// reservation bridges the time between a pod's admission and its appearance in the informer.
+type reservation struct {
+	devices Counts
+	group   Group
+	expires time.Time
+}
+
+// reservations are keyed by admission id: a pod under admission has no UID and often no name, and a webhook request's
+// UID is new on every call.
+type reservations struct {
+	byID map[string]reservation
+	// order holds the ids as they were made. An id may stand there after its reservation ended.
+	order    []string
+	reserved Counts
+}
+
+func newReservations() reservations {
+	return reservations{byID: map[string]reservation{}, reserved: Counts{}}
+}
+
+// reserve keeps the assignment's devices in mind until the pod appears or the time is over. A second pass over the same
+// admission replaces the first.
+func (l *Ledger) reserve(id string, group Group, assignment rdma.Assignment, lifetime time.Duration) {
+	l.endReservation(id)
+	r := reservation{devices: Counts{}, group: group, expires: l.now().Add(lifetime)}
+	for _, e := range assignment {
+		r.devices[e.Pool] += e.Count
+	}
+	l.byID[id] = r
+	l.order = append(l.order, id)
+	l.reserved.add(r.devices, 1)
+	l.joinGroup(group, reservationMember(id), assignment, false)
+}
+
+func (l *Ledger) endReservation(id string) {
+	r, ok := l.byID[id]
+	if !ok {
+		return
+	}
+	delete(l.byID, id)
+	l.reserved.add(r.devices, -1)
+	l.leaveGroup(r.group, reservationMember(id))
+}
+
+// expire ends the reservations whose time is over. They are looked at in the order in which they were made, so one made
+// with a longer lifetime, before the configuration changed, holds back those behind it for that long.
+func (l *Ledger) expire() {
+	now := l.now()
+	for len(l.order) > 0 {
+		id := l.order[0]
+		if r, ok := l.byID[id]; ok && now.Before(r.expires) {
+			return
+		}
+		l.endReservation(id)
+		l.order = l.order[1:]
+	}
+}
+
+func reservationMember(id string) string { return "admission/" + id }
+
+// member is a pod of a group, or an admission that is about to become one.
+type member struct{ assignment rdma.Assignment }
+
+// joinGroup notes the pool that a member holds. A member that is being deleted no longer binds the group to its pool:
+// when a whole gang is recreated under its name, the new one is free to choose.
+func (l *Ledger) joinGroup(group Group, id string, assignment rdma.Assignment, deleting bool) {
+	if group == (Group{}) || assignment == nil || deleting {
+		return
+	}
+	if l.groups[group] == nil {
+		l.groups[group] = map[string]member{}
+	}
+	l.groups[group][id] = member{assignment: assignment}
+}
+
+func (l *Ledger) leaveGroup(group Group, id string) {
+	if members, ok := l.groups[group]; ok {
+		delete(members, id)
+		if len(members) == 0 {
+			delete(l.groups, group)
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package release
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"tenant.network/tenant-webhook/pkg/rdma"
+)
+
+// Reasons of Events on pods.
+const (
+	reasonReleaseFailed = "NetworkReleaseFailed"
+)
+
+// Defaults of Config.
+const (
+	DefaultSandboxWait = time.Minute
+	defaultTimeout     = 20 * time.Second
+	// Retries start at once and end at the longest pause that still gives networks back soon after an outage.
+	firstRetry  = 200 * time.Millisecond
+	longestWait = 30 * time.Second
+)
+
+// Releaser gives networks back. Release is idempotent: gone already is success.
+type Releaser interface {
+	Release(ctx context.Context, cluster string, podUID types.UID, generation int64) error
+}
+
+// Recorder is the part of an event recorder that the controller needs.
+type Recorder interface {
+	Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any)
+}
+
+// Config says what a Controller works with. Zero durations stand for the defaults.
+type Config struct {
+	// Client reads pods and nodes from memory and patches pods.
+	Client client.Client
+	// Live reads from the API server.
+	Live     client.Reader
+	Releaser Releaser
+	Recorder Recorder
+	// Cluster identifies this cluster to the tenant-controller.
+	Cluster string
+	// SandboxWait bounds how long a terminal pod's sandbox is waited for.
+	SandboxWait time.Duration
+	// ForceAfter is how long after a deletion's grace period the networks are given back whatever the node says; 0
+	// means never.
+	ForceAfter time.Duration
+	// Workers is the number of pods worked on at once, 10 if 0.
+	Workers    int
+	Clock      clock.PassiveClock
+	Registerer prometheus.Registerer
+}
+
+// Controller gives a stopped pod's networks back and then removes its finalizer.
+type Controller struct {
+	cfg      Config
+	policy   policy
+	released *prometheus.CounterVec
+}
+
+// New returns a controller.
+func New(cfg Config) (*Controller, error) {
+	if cfg.SandboxWait == 0 {
+		cfg.SandboxWait = DefaultSandboxWait
+	}
+	if cfg.Workers == 0 {
+		cfg.Workers = 10
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.RealClock{}
+	}
+	c := &Controller{cfg: cfg, policy: policy{sandboxWait: cfg.SandboxWait, forceAfter: cfg.ForceAfter},
+		released: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rdma_release_pods_total",
+			Help: "Pods whose networks were given back and whose finalizer was removed, or whose release failed, by result: released or failed.",
+		}, []string{"result"}),
+	}
+	if cfg.Registerer != nil {
+		if err := cfg.Registerer.Register(c.released); err != nil {
+			return nil, fmt.Errorf("registering metrics of the release: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// nodeIndex lists pods with our finalizer by node.
+const nodeIndex = "release/node"
+
+// SetupWithManager adds the controller to the manager. It looks at a pod when the pod changes, and at a node's pods when
+// the node goes away or out of service.
+func (c *Controller) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, func(object client.Object) []string {
+		pod, ok := object.(*corev1.Pod)
+		if !ok || pod.Spec.NodeName == "" || !hasFinalizer(pod) {
+			return nil
+		}
+		return []string{pod.Spec.NodeName}
+	})
+	if err != nil {
+		return fmt.Errorf("index of pods by node: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("release").
+		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(object client.Object) bool {
+			pod, ok := object.(*corev1.Pod)
+			return ok && hasFinalizer(pod)
+		}))).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOf)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: c.cfg.Workers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, longestWait),
+		}).
+		Complete(reconcile.AsReconciler(mgr.GetClient(), c))
+}
+
+// podsOf returns the pods of a node that must be looked at again: only a node that is gone or out of service changes
+// anything for them.
+func (c *Controller) podsOf(ctx context.Context, object client.Object) []reconcile.Request {
+	var node corev1.Node
+	err := c.cfg.Client.Get(ctx, client.ObjectKeyFromObject(object), &node)
+	if err == nil && !outOfService(&node) {
+		return nil
+	}
+	var list corev1.PodList
+	if err := c.cfg.Client.List(ctx, &list, client.MatchingFields{nodeIndex: object.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "pods of a node that went away were not listed; they are looked at when they change", "node", object.GetName())
+		return nil
+	}
+	requests := make([]reconcile.Request, len(list.Items))
+	for i := range list.Items {
+		requests[i].NamespacedName = client.ObjectKeyFromObject(&list.Items[i])
+	}
+	return requests
+}
+
+func hasFinalizer(pod *corev1.Pod) bool { return slices.Contains(pod.Finalizers, rdma.Finalizer) }
+
+// Reconcile implements reconcile.ObjectReconciler.
+func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.Result, error) {
+	if !hasFinalizer(pod) {
+		return reconcile.Result{}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
+	defer cancel()
+	node, err := c.nodeOf(ctx, pod)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	v := c.policy.stopped(pod, node, c.cfg.Clock.Now())
+	logger := klog.FromContext(ctx).WithValues("podUID", pod.UID)
+	if !v.stopped {
+		logger.V(4).Info("networks are kept", "reason", v.reason, "lookAgainAfter", v.after)
+		return reconcile.Result{RequeueAfter: v.after}, nil
+	}
+	// 0: whatever there is. The networks belong to the pod's UID, and the pod is over.
+	if err := c.cfg.Releaser.Release(ctx, c.cfg.Cluster, pod.UID, 0); err != nil {
+		c.released.WithLabelValues("failed").Inc()
+		c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleaseFailed, "Release",
+			"The pod's networks could not be given back, which is tried again: %v", err)
+		return reconcile.Result{}, fmt.Errorf("releasing the networks: %w", err)
+	}
+	if err := c.removeFinalizer(ctx, pod); err != nil {
+		return reconcile.Result{}, err
+	}
+	c.released.WithLabelValues("released").Inc()
+	logger.Info("networks released", "reason", v.reason, "node", pod.Spec.NodeName)
+	return reconcile.Result{}, nil
+}
+
+// nodeOf returns the pod's node, or nil if it does not exist. That is believed only from the API server: the memory may
+// not have heard of a new node yet.
+func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (*corev1.Node, error) {
+	if pod.Spec.NodeName == "" || terminal(pod) {
+		return nil, nil //nolint:nilnil // the node does not matter then
+	}
+	node := &corev1.Node{}
+	key := client.ObjectKey{Name: pod.Spec.NodeName}
+	err := c.cfg.Client.Get(ctx, key, node)
+	if apierrors.IsNotFound(err) {
+		err = c.cfg.Live.Get(ctx, key, node)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // nil means: gone
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the pod's node: %w", err)
+	}
+	return node, nil
+}
+
+// removeFinalizer removes our entry alone, by its place in the list, and only from this very pod: the tests fail the
+// patch if the list or the pod changed meanwhile. Then the pod is read again.
+func (c *Controller) removeFinalizer(ctx context.Context, pod *corev1.Pod) error {
+	current := pod
+	for range 3 {
+		i := slices.Index(current.Finalizers, rdma.Finalizer)
+		if i < 0 {
+			return nil
+		}
+		path := fmt.Sprintf("/metadata/finalizers/%d", i)
+		patch, err := json.Marshal([]map[string]any{
+			{"op": "test", "path": "/metadata/uid", "value": pod.UID},
+			{"op": "test", "path": path, "value": rdma.Finalizer},
+			{"op": "remove", "path": path},
+		})
+		if err != nil {
+			return fmt.Errorf("encoding a patch: %w", err)
+		}
+		err = c.cfg.Client.Patch(ctx, current.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
+		switch {
+		case err == nil || apierrors.IsNotFound(err):
+			return nil
+		case !apierrors.IsInvalid(err) && !apierrors.IsConflict(err):
+			return fmt.Errorf("removing the finalizer: %w", err)
+		}
+		fresh := &corev1.Pod{}
+		err = c.cfg.Live.Get(ctx, client.ObjectKeyFromObject(pod), fresh)
+		if apierrors.IsNotFound(err) || err == nil && fresh.UID != pod.UID {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading the pod again: %w", err)
+		}
+		current = fresh
+	}
+	return fmt.Errorf("the finalizers of the pod change faster than ours can be removed; it is tried again")
+}

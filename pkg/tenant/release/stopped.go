@@ -1,0 +1,101 @@
+package release
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// verdict says whether a pod still uses its networks.
+type verdict struct {
+	stopped bool
+	// reason is why it is taken as stopped, or what is waited for.
+	reason string
+	// after is when to look again although nothing happens; 0 means never.
+	after time.Duration
+}
+
+// policy holds what stopped needs to know besides the pod and its node.
+type policy struct {
+	// sandboxWait bounds how long a terminal pod's sandbox is waited for.
+	sandboxWait time.Duration
+	// forceAfter is how long after the start of a deletion the networks are given back whatever the node says; 0 is
+	// never.
+	forceAfter time.Duration
+}
+
+// stopped decides whether the pod's containers, and the sandbox that holds its networks, are gone. node is nil if the
+// node object does not exist. A deletion that has only begun does not count: the containers use their grace period, and
+// on a node that is cut off they go on running.
+func (p policy) stopped(pod *corev1.Pod, node *corev1.Node, now time.Time) verdict {
+	switch {
+	case pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
+		// The API server refuses to bind a pod that is being deleted (registry/core/pod/storage, assignPod).
+		return verdict{stopped: true, reason: "the pod was never bound"}
+	case terminal(pod):
+		return p.sandboxGone(pod, now)
+	case pod.Spec.NodeName == "":
+		return verdict{reason: "the pod is not bound yet"}
+	case node == nil:
+		return verdict{stopped: true, reason: "the node is gone"}
+	case outOfService(node):
+		return verdict{stopped: true, reason: "the node is out of service"}
+	case pod.DeletionTimestamp == nil:
+		return verdict{reason: "the pod runs"}
+	}
+	if p.forceAfter > 0 {
+		// The deletion timestamp lies in the future by the grace period.
+		left := pod.DeletionTimestamp.Add(p.forceAfter).Sub(now)
+		if left <= 0 {
+			return verdict{stopped: true, reason: "the time of --force-release-after is over"}
+		}
+		return verdict{reason: "the containers are stopping", after: left}
+	}
+	return verdict{reason: "the containers are stopping"}
+}
+
+func terminal(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// sandboxGone goes by the condition PodReadyToStartContainers (GA in Kubernetes 1.37): while it is True the sandbox, and
+// with it the network, is still there. A pod that the kubelet refused at admission never had one.
+func (p policy) sandboxGone(pod *corev1.Pod, now time.Time) verdict {
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReadyToStartContainers
+	})
+	if i < 0 || pod.Status.Conditions[i].Status != corev1.ConditionTrue {
+		return verdict{stopped: true, reason: "the pod is terminal"}
+	}
+	// Older kubelets, and other ones, may never turn the condition; the wait is counted from the last container's end.
+	ended := lastEnd(pod)
+	if left := ended.Add(p.sandboxWait).Sub(now); left > 0 && !ended.IsZero() {
+		return verdict{reason: "the pod's sandbox is being taken down", after: left}
+	}
+	return verdict{stopped: true, reason: "the pod is terminal and its sandbox was waited for"}
+}
+
+func lastEnd(pod *corev1.Pod) time.Time {
+	var last time.Time
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for _, status := range statuses {
+			if t := status.State.Terminated; t != nil && t.FinishedAt.After(last) {
+				last = t.FinishedAt.Time
+			}
+		}
+	}
+	return last
+}
+
+// outOfService is what upstream's pod garbage collector goes by (pkg/controller/podgc): the node is not Ready and an
+// administrator has said, by the taint, that it is down. NotReady alone is not enough: on a partitioned node the
+// containers run on.
+func outOfService(node *corev1.Node) bool {
+	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	return !ready && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeOutOfService
+	})
+}
