@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
@@ -40,8 +41,10 @@ type options struct {
 }
 
 func newOptions() *options {
+	gates := featuregate.NewFeatureGate()
+	utilruntime.Must(logsapi.AddFeatureGates(gates))
 	o := &options{tenant: tenant.ConfigFromEnvironment(os.Getenv), logging: logsapi.NewLoggingConfiguration(),
-		featureGates: featuregate.NewFeatureGate(), flags: pflag.NewFlagSet("tenant-webhook", pflag.ContinueOnError)}
+		featureGates: gates, flags: pflag.NewFlagSet("tenant-webhook", pflag.ContinueOnError)}
 	fs := o.flags
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Path of a kubeconfig; empty means the pod's own service account.")
 	fs.StringVar(&o.podNamespace, "pod-namespace", poolconfig.DefaultNamespace, "Namespace of this program, of the pool configuration and of the leader election lease.")

@@ -36,7 +36,8 @@ type Cluster struct {
 	dynamic dynamic.Interface
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
 
-	balancer *balancer
+	balancer   *balancer
+	stopLeases func() // nil until keepLeases
 
 	mu        sync.Mutex
 	processes []*process // in the order of their start; guarded by mu
@@ -183,6 +184,9 @@ func (c *Cluster) stopAll() error {
 	processes := slices.Clone(c.processes)
 	c.mu.Unlock()
 	slices.Reverse(processes)
+	if c.stopLeases != nil {
+		c.stopLeases()
+	}
 	var errs []error
 	for _, p := range processes {
 		errs = append(errs, p.stop())

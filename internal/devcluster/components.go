@@ -4,21 +4,16 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"strconv"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-const (
-	probeTimeout  = 2 * time.Second
-	leaseDuration = 40 // seconds, the kubelet's default
-)
+const probeTimeout = 2 * time.Second
 
 // portPlan is every port of the cluster.
 type portPlan struct {
@@ -64,7 +59,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 			components = append(components, component())
 		}
 	}
-	return c.run(ctx, components...)
+	return errors.Join(c.run(ctx, components...), c.keepLeases(ctx))
 }
 
 // controlplane is a component that is a subcommand of the multi-call binary.
@@ -171,26 +166,12 @@ func (c *Cluster) kwok() component {
 		"--config="+c.path("config", "kwok.yaml"),
 		"--manage-all-nodes=true",
 		"--node-ip=127.0.0.1",
-		"--node-lease-duration-seconds="+strconv.Itoa(leaseDuration),
+		"--node-lease-duration-seconds=0", // see keepLeases
 		"--cidr=10.244.0.0/16",
 		"--server-address="+address,
 	)
 	k.env = []string{"KWOK_WORKDIR=" + c.path("data", "kwok")} // or it reads ~/.kwok/kwok.yaml as well
-	k.beforeRestart = c.dropNodeLeases
 	return k
-}
-
-// dropNodeLeases lets a new kwok take the nodes over at once. Its identity is a new one each time, so it would otherwise
-// do nothing until the dead one's leases have run out. Where the API server died with it, that comes back first: kwok
-// could do nothing before either. Giving up only costs the wait.
-func (c *Cluster) dropNodeLeases(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, leaseDuration*time.Second)
-	defer cancel()
-	leases := c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	_ = eventually(ctx, "node leases to be dropped", func(ctx context.Context) (bool, error) {
-		err := leases.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-		return err == nil, err
-	})
 }
 
 // resyncKwok has kwok begin anew after its API server was away. It retries a write only where the connection was refused

@@ -56,7 +56,7 @@ type Config struct {
 	// TenantNamespaces are created with the label rdma-type=vpc. Default (nil): tenant-a.
 	TenantNamespaces []string
 
-	// Manifests are the project's own: the files at the top level and mock/*.yaml are applied, but for what only makes
+	// Manifests are the project's own: manifests/*.yaml and mock/*.yaml are applied, but for what only makes
 	// sense with container images (Deployments, Services, …). Nil: none, and none of the project's programs run either.
 	Manifests fs.FS
 	// Transform changes a manifest's object before it is applied, or leaves it out. It sees every object, after

@@ -31,10 +31,10 @@ var skippedKinds = []string{
 // manifestSet is every object of the project's manifests, namespaces first.
 type manifestSet []*unstructured.Unstructured
 
-// loadManifests reads *.yaml at the top level and mock/*.yaml.
+// loadManifests reads manifests/*.yaml and mock/*.yaml.
 func loadManifests(files fs.FS) (manifestSet, error) {
 	var set manifestSet
-	for _, pattern := range []string{"*.yaml", "mock/*.yaml"} {
+	for _, pattern := range []string{"manifests/*.yaml", "mock/*.yaml"} {
 		names, err := fs.Glob(files, pattern)
 		if err != nil {
 			return nil, err

@@ -32,8 +32,6 @@ type component struct {
 
 	// ready is asked again and again until it returns nil. Nil: ready as soon as it runs.
 	ready func(ctx context.Context) error
-	// beforeRestart, if any, runs between the death of a child and the start of its successor.
-	beforeRestart func(ctx context.Context)
 	// afterRestart, if any, runs when a successor is ready.
 	afterRestart func()
 }
@@ -142,9 +140,6 @@ func (p *process) supervise(ctx context.Context, isReady <-chan struct{}, done c
 			return
 		}
 		backoff = min(2*backoff, maxBackoff)
-		if p.beforeRestart != nil {
-			p.beforeRestart(ctx)
-		}
 		p.respawn(ctx)
 		if p.afterRestart != nil {
 			go p.reportRestart(ctx)

@@ -1,6 +1,6 @@
 package main
 
-import "io/fs"
+import tenantwebhook "tenant.network/tenant-webhook"
 
 // shipped are the project's manifests.
-var shipped fs.FS
+var shipped = tenantwebhook.Manifests
