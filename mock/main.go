@@ -18,6 +18,7 @@ import (
 	netclient "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/client/clientset/versioned"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
 	"tenant.network/tenant-webhook/mock/engine"
 	"tenant.network/tenant-webhook/mock/nad"
 )
@@ -147,7 +148,7 @@ func clusterConfig(o options) (*rest.Config, error) {
 const patience = 5 * time.Minute
 
 func serve(ctx context.Context, address string, e *engine.Engine) error {
-	listener, err := net.Listen("tcp", address)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("-listen: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
@@ -51,5 +52,5 @@ func TestRunServesUntilItIsStopped(t *testing.T) {
 	require.NoError(t, <-ended)
 	lines, err := os.ReadFile(file)
 	require.NoError(t, err)
-	assert.True(t, strings.Contains(string(lines), `"path":"/healthz"`), "%s", lines)
+	assert.Contains(t, string(lines), `"path":"/healthz"`, "%s", lines)
 }

@@ -2,15 +2,24 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
+	"github.com/spf13/pflag"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
+// version is set by the linker.
+var version = "unknown"
+
 func main() {
 	opts := newOptions()
-	if err := opts.parse(os.Args[1:]); err != nil {
+	err := opts.parse(os.Args[1:])
+	if errors.Is(err, pflag.ErrHelp) {
+		return // the flags are printed
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "tenant-webhook:", err)
 		os.Exit(2)
 	}

@@ -65,7 +65,7 @@ func newOptions() *options {
 
 	fs.StringVar(&o.tenant.URL, "tenant-controller-url", o.tenant.URL, "URL of the tenant-controller (environment: TENANT_CONTROLLER_URL).")
 	fs.DurationVar(&o.tenant.Timeout, "tenant-controller-timeout", tenant.DefaultTimeout, "Time for one attempt of a request.")
-	fs.IntVar(&o.tenant.Retries, "tenant-controller-retries", tenant.DefaultRetries, "Attempts after the first; negative means none.")
+	fs.IntVar(&o.tenant.Retries, "tenant-controller-retries", tenant.DefaultRetries, "Attempts after the first.")
 	fs.DurationVar(&o.tenant.RetryInterval, "tenant-controller-retry-interval", tenant.DefaultRetryInterval, "Pause between attempts.")
 	logsapi.AddFlags(o.logging, fs)
 	return o
@@ -95,6 +95,12 @@ func (o *options) parse(args []string) error {
 		if d.value < d.least {
 			return fmt.Errorf("--%s: %v must be at least %v", d.flag, d.value, d.least)
 		}
+	}
+	if o.tenant.Retries < 0 {
+		return fmt.Errorf("--tenant-controller-retries: %d must not be negative", o.tenant.Retries)
+	}
+	if o.tenant.Retries == 0 {
+		o.tenant.Retries = -1 // 0 is the default there
 	}
 	return logsapi.ValidateAndApply(o.logging, o.featureGates)
 }

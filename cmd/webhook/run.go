@@ -38,6 +38,7 @@ const name = "tenant-webhook"
 // run connects the parts and returns when ctx has ended or a part has failed.
 func run(ctx context.Context, o *options) error {
 	ctrl.SetLogger(klog.Background())
+	klog.FromContext(ctx).Info("tenant-webhook starts", "version", version)
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)

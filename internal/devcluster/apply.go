@@ -25,8 +25,8 @@ type Transform func(*unstructured.Unstructured) (keep bool, err error)
 // Apply applies a stream of YAML documents in their order, server-side and as field manager "devcluster". A
 // CustomResourceDefinition is waited for until it is established, so objects of its kind may follow. Objects of a
 // namespaced kind that name no namespace go to "default". transform may be nil.
-func (c *Cluster) Apply(ctx context.Context, yaml []byte, transform func(*unstructured.Unstructured) (keep bool, err error)) error {
-	objects, err := decode(yaml)
+func (c *Cluster) Apply(ctx context.Context, documents []byte, transform Transform) error {
+	objects, err := decode(documents)
 	if err != nil {
 		return err
 	}

@@ -12,12 +12,12 @@ import (
 
 const dialTimeout = time.Second
 
-// balancer spreads TCP connections over backends as a Service does over Pods: a connection goes to the next backend in
-// turn, and to the one after it when that does not take connections. A connection stays where it is.
+// balancer connects TCP clients with backends as the webhook's Service does, which has sessionAffinity ClientIP: the one
+// client, the API server, stays with one backend until that takes no more connections, and then with the next one.
 type balancer struct {
 	listener net.Listener
 	backends []string
-	next     atomic.Uint64
+	present  atomic.Uint64 // index of the backend that took the last connection
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // what close has to cut; guarded by mu
@@ -77,11 +77,13 @@ func (b *balancer) serve(client net.Conn) {
 }
 
 func (b *balancer) dial() (net.Conn, error) {
-	first := b.next.Add(1) - 1
+	first, count := b.present.Load(), uint64(len(b.backends))
 	var errs []error
-	for i := range uint64(len(b.backends)) {
-		conn, err := net.DialTimeout("tcp", b.backends[(first+i)%uint64(len(b.backends))], dialTimeout)
+	for i := range count {
+		index := (first + i) % count
+		conn, err := net.DialTimeout("tcp", b.backends[index], dialTimeout)
 		if err == nil {
+			b.present.CompareAndSwap(first, index)
 			return conn, nil
 		}
 		errs = append(errs, err)

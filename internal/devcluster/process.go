@@ -80,7 +80,10 @@ func (p *process) start(ctx context.Context) error {
 	isReady := make(chan struct{})
 	go p.supervise(supervise, isReady, done)
 	if err := p.await(ctx, first); err != nil {
-		tail := p.tail()
+		var tail string
+		if !errors.Is(ctx.Err(), context.Canceled) { // whoever cancelled is not curious
+			tail = p.tail()
+		}
 		return errors.Join(fmt.Errorf("start %s: %w%s", p.name, err, tail), p.stop())
 	}
 	close(isReady)

@@ -61,7 +61,7 @@ func decodeControl(w http.ResponseWriter, r *http.Request, into any) error {
 
 func refuse(w http.ResponseWriter, err error) {
 	x := &exchange{}
-	var refusal *Refusal
+	var refusal *RefusalError
 	if !errors.As(err, &refusal) {
 		refusal = malformed("%v", err)
 	}

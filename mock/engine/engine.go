@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
@@ -90,7 +91,7 @@ func (e *Engine) Restore(allocations []tenant.Allocation) {
 	}
 }
 
-// Ensure is the contract's ensure. Errors are *Refusal, or the context's.
+// Ensure is the contract's ensure. Errors are *RefusalError, or the context's.
 func (e *Engine) Ensure(ctx context.Context, podUID types.UID, ask tenant.EnsureRequest) (*tenant.Allocation, error) {
 	if err := validate(podUID, ask); err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	clocktesting "k8s.io/utils/clock/testing"
+
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
@@ -69,7 +70,7 @@ func TestEnsureKeepsTheContract(t *testing.T) {
 			pools = append(pools, n.Pool)
 			assert.Equal(t, "team-a", n.Namespace)
 			assert.Empty(t, validation.IsDNS1123Label(n.Name))
-			assert.Regexp(t, regexp.MustCompile(`^nad-[0-9a-f]{12}-\d$`), n.Name)
+			assert.Regexp(t, `^nad-[0-9a-f]{12}-\d$`, n.Name)
 		}
 		assert.Equal(t, []string{"nvidia.com/vf", "nvidia.com/vf", "nvidia.com/pf"}, pools)
 	})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 

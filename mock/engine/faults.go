@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -55,11 +56,17 @@ func (f *Fault) validate() error {
 	case f.Status != 0 && (f.Status < 200 || f.Status > 599):
 		return fmt.Errorf("status: from 200 to 599, is %d", f.Status)
 	case f.RetryAfterSeconds < 0 || f.RetryAfterSeconds > 0 && f.Status == 0:
-		return fmt.Errorf("retryAfterSeconds: only with a status, and not negative")
+		return errors.New("retryAfterSeconds: only with a status, and not negative")
+	}
+	return f.validateEffect()
+}
+
+func (f *Fault) validateEffect() error {
+	switch {
 	case f.outcomes() > 1:
-		return fmt.Errorf("only one of dropRequest, status, dropReply, body and networks can be had")
+		return errors.New("only one of dropRequest, status, dropReply, body and networks can be had")
 	case f.outcomes() == 0 && !f.Hold && f.LatencyMillis == 0:
-		return fmt.Errorf("the rule does nothing")
+		return errors.New("the rule does nothing")
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/types"
+
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
@@ -164,7 +165,7 @@ func (x *exchange) finish(allocation *tenant.Allocation, err error) {
 }
 
 func (x *exchange) fail(err error) {
-	var refusal *Refusal
+	var refusal *RefusalError
 	if !errors.As(err, &refusal) {
 		refusal = unavailable("%v", err) // the caller's context: nobody is left to read it
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
@@ -24,7 +25,7 @@ func (e *Engine) apply(w http.ResponseWriter, x *exchange, act func()) {
 		cut()
 	}
 	if fault.Status != 0 {
-		x.fail(&Refusal{Status: fault.Status, Reason: "Fault", Detail: "a fault was asked for", RetryAfter: fault.RetryAfterSeconds})
+		x.fail(&RefusalError{Status: fault.Status, Reason: "Fault", Detail: "a fault was asked for", RetryAfter: fault.RetryAfterSeconds})
 		x.write(w)
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
+
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 

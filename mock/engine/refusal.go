@@ -7,8 +7,8 @@ import (
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
-// Refusal is an answer other than success.
-type Refusal struct {
+// RefusalError is an answer other than success.
+type RefusalError struct {
 	Status     int
 	Reason     string
 	Detail     string
@@ -18,33 +18,33 @@ type Refusal struct {
 }
 
 // Error implements error.
-func (r *Refusal) Error() string { return fmt.Sprintf("%d %s: %s", r.Status, r.Reason, r.Detail) }
+func (r *RefusalError) Error() string { return fmt.Sprintf("%d %s: %s", r.Status, r.Reason, r.Detail) }
 
-func invalid(format string, args ...any) *Refusal {
-	return &Refusal{Status: http.StatusUnprocessableEntity, Reason: tenant.ReasonInvalid, Detail: fmt.Sprintf(format, args...)}
+func invalid(format string, args ...any) *RefusalError {
+	return &RefusalError{Status: http.StatusUnprocessableEntity, Reason: tenant.ReasonInvalid, Detail: fmt.Sprintf(format, args...)}
 }
 
-func malformed(format string, args ...any) *Refusal {
-	return &Refusal{Status: http.StatusBadRequest, Reason: tenant.ReasonInvalid, Detail: fmt.Sprintf(format, args...)}
+func malformed(format string, args ...any) *RefusalError {
+	return &RefusalError{Status: http.StatusBadRequest, Reason: tenant.ReasonInvalid, Detail: fmt.Sprintf(format, args...)}
 }
 
-func podChanged(format string, args ...any) *Refusal {
-	return &Refusal{Status: http.StatusUnprocessableEntity, Reason: tenant.ReasonPodChanged, Detail: fmt.Sprintf(format, args...)}
+func podChanged(format string, args ...any) *RefusalError {
+	return &RefusalError{Status: http.StatusUnprocessableEntity, Reason: tenant.ReasonPodChanged, Detail: fmt.Sprintf(format, args...)}
 }
 
-func notFound(format string, args ...any) *Refusal {
-	return &Refusal{Status: http.StatusNotFound, Reason: tenant.ReasonNotFound, Detail: fmt.Sprintf(format, args...)}
+func notFound(format string, args ...any) *RefusalError {
+	return &RefusalError{Status: http.StatusNotFound, Reason: tenant.ReasonNotFound, Detail: fmt.Sprintf(format, args...)}
 }
 
-func stale(current *tenant.Allocation, format string, args ...any) *Refusal {
-	return &Refusal{
+func stale(current *tenant.Allocation, format string, args ...any) *RefusalError {
+	return &RefusalError{
 		Status: http.StatusConflict, Reason: tenant.ReasonStaleGeneration, Current: current,
 		Detail: fmt.Sprintf(format, args...),
 	}
 }
 
-func unavailable(format string, args ...any) *Refusal {
-	return &Refusal{
+func unavailable(format string, args ...any) *RefusalError {
+	return &RefusalError{
 		Status: http.StatusServiceUnavailable, Reason: tenant.ReasonUnavailable, RetryAfter: 1,
 		Detail: fmt.Sprintf(format, args...),
 	}

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
 	"tenant.network/tenant-webhook/mock/engine"
 	"tenant.network/tenant-webhook/pkg/rdma"
 	"tenant.network/tenant-webhook/pkg/tenant"

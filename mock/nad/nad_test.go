@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+
 	"tenant.network/tenant-webhook/mock/engine"
 	"tenant.network/tenant-webhook/pkg/rdma"
 	"tenant.network/tenant-webhook/pkg/tenant"

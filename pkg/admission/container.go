@@ -83,8 +83,8 @@ func pin(pod *corev1.Pod, cfg *pools.Config, intent rdma.Intent) (map[rdma.Type]
 	})
 	pinned := map[rdma.Type]corev1.ResourceName{}
 	for _, e := range best {
-		if over := requests[e.Pool]; over.Value() > best.Total(e.Pool) {
-			return nil, field.ErrorList{tooMany(pod, e, over.Value(), best.Total(e.Pool))}
+		if over := requests[e.Pool]; over.CmpInt64(best.Total(e.Pool)) > 0 {
+			return nil, field.ErrorList{tooMany(pod, e, over, best.Total(e.Pool))}
 		}
 		pinned[e.Type] = e.Pool
 	}
@@ -115,10 +115,10 @@ func rankPinning(pod *corev1.Pod, requests corev1.ResourceList, a rdma.Assignmen
 	rank := 0
 	for _, pool := range a.Pools() {
 		quantity := requests[pool]
-		switch total := a.Total(pool); {
-		case quantity.Value() > total:
+		switch quantity.CmpInt64(a.Total(pool)) {
+		case 1:
 			rank += 100
-		case quantity.Value() < total:
+		case -1:
 			rank += 10
 		}
 	}
@@ -128,9 +128,9 @@ func rankPinning(pod *corev1.Pod, requests corev1.ResourceList, a rdma.Assignmen
 	return rank
 }
 
-func tooMany(pod *corev1.Pod, e rdma.Entry, requested, wanted int64) *field.Error {
+func tooMany(pod *corev1.Pod, e rdma.Entry, requested resource.Quantity, wanted int64) *field.Error {
 	return field.Invalid(annotationPath(e.Type.Annotation()), pod.Annotations[e.Type.Annotation()],
-		fmt.Sprintf("the containers request %d of %s, but the annotations ask for %d; accepted are requests of at most the number in the annotation, init containers included", requested, e.Pool, wanted))
+		fmt.Sprintf("the containers request %s of %s, but the annotations ask for %d; accepted are requests of at most the number in the annotation, init containers included", requested.String(), e.Pool, wanted))
 }
 
 // fill brings the pod's requests to exactly what the assignment says, by adding what is missing to one container.
@@ -144,8 +144,8 @@ func fill(pod *corev1.Pod, assignment rdma.Assignment, sidecars []string) field.
 			set(&c.Resources.Requests, e.Pool, quantity)
 			set(&c.Resources.Limits, e.Pool, quantity)
 		}
-		if got := rdma.Requests(pod)[e.Pool]; got.Value() != want {
-			return field.ErrorList{tooMany(pod, e, got.Value(), want)}
+		if got := rdma.Requests(pod)[e.Pool]; got.CmpInt64(want) != 0 {
+			return field.ErrorList{tooMany(pod, e, got, want)}
 		}
 	}
 	return nil

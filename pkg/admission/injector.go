@@ -3,6 +3,7 @@ package admission
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -124,9 +125,7 @@ func stamp(pod *corev1.Pod, assignment rdma.Assignment, id string) {
 			delete(pod.Annotations, key)
 		}
 	}
-	for key, value := range words {
-		pod.Annotations[key] = value
-	}
+	maps.Copy(pod.Annotations, words)
 	if !slices.Contains(pod.Finalizers, rdma.Finalizer) {
 		pod.Finalizers = append(pod.Finalizers, rdma.Finalizer)
 	}
@@ -135,7 +134,7 @@ func stamp(pod *corev1.Pod, assignment rdma.Assignment, id string) {
 
 func refusalError(err error, pod *corev1.Pod, intent rdma.Intent) *field.Error {
 	t := intent[0].Type
-	var refusal *pools.Refusal
+	var refusal *pools.RefusalError
 	if errors.As(err, &refusal) && refusal.Type != "" {
 		t = refusal.Type
 	}

@@ -20,22 +20,28 @@ func refusals(pod *corev1.Pod) field.ErrorList {
 	var errs field.ErrorList
 	spec := field.NewPath("spec")
 	if pod.Spec.NodeName != "" {
-		errs = append(errs, field.Invalid(spec.Child("nodeName"), pod.Spec.NodeName,
+		errs = append(errs, field.Invalid(spec.Child("nodeName"), short(pod.Spec.NodeName),
 			"must be empty: a pod with rdma.vf or rdma.pf is placed by "+rdma.SchedulerName+"; use a node selector to choose the node"))
 	}
 	if name := pod.Spec.SchedulerName; name != "" && name != rdma.DefaultSchedulerName && name != rdma.SchedulerName {
-		errs = append(errs, field.NotSupported(spec.Child("schedulerName"), name,
+		errs = append(errs, field.NotSupported(spec.Child("schedulerName"), short(name),
 			[]string{rdma.DefaultSchedulerName, rdma.SchedulerName}))
 	}
 	if pod.Spec.HostNetwork {
 		errs = append(errs, field.Invalid(spec.Child("hostNetwork"), true,
 			"must be false: Multus attaches no networks to a pod in the host's network namespace"))
 	}
+	if len(pod.Spec.Containers) == 0 {
+		return append(errs, field.Required(spec.Child("containers"), "one of them gets the devices"))
+	}
 	if name, ok := pod.Annotations[rdma.ContainerAnnotation]; ok && !slices.Contains(containerNames(pod), name) {
-		errs = append(errs, field.NotSupported(annotationPath(rdma.ContainerAnnotation), name, containerNames(pod)))
+		errs = append(errs, field.NotSupported(annotationPath(rdma.ContainerAnnotation), short(name), containerNames(pod)))
 	}
 	return errs
 }
+
+// short bounds what an error repeats of a text that nobody has validated yet, in characters.
+func short(text string) string { return fmt.Sprintf("%.80s", text) }
 
 func containerNames(pod *corev1.Pod) []string {
 	names := make([]string, len(pod.Spec.Containers))

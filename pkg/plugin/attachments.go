@@ -28,14 +28,17 @@ func (a attachments) get(ctx context.Context, namespace, name string) (*metav1.P
 	return a.client.Resource(nadResource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// resourceName returns the pool that feeds a NAD, for rdma.ValidateUserNetworks. A NAD that cannot be read feeds from
-// none: Multus will say what is wrong with it.
-func (a attachments) resourceName(ctx context.Context, namespace, name string) string {
+// resourceName returns the pool that feeds a NAD. One that does not exist feeds from none: Multus will say so. One that
+// cannot be read may feed from any, which is for the caller to refuse.
+func (a attachments) resourceName(ctx context.Context, namespace, name string) (string, error) {
 	nad, err := a.get(ctx, namespace, name)
-	if err != nil {
-		return ""
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("reading NetworkAttachmentDefinition %s/%s: %w", namespace, name, err)
 	}
-	return nad.Annotations[rdma.ResourceNameAnnotation]
+	return nad.Annotations[rdma.ResourceNameAnnotation], nil
 }
 
 // checkAnswer makes sure that the networks are what was asked for: their number, their pools, the pod's own namespace,

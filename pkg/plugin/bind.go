@@ -52,7 +52,7 @@ func (p *TenantNetwork) Bind(ctx context.Context, state fwk.CycleState, pod *cor
 			return fwk.AsStatus(err)
 		}
 	}
-	p.metrics.inFlight.Set(float64(p.inFlight.remove(pod.UID)))
+	p.inFlight.remove(pod.UID)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package plugin
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -23,8 +24,10 @@ const (
 // which any refusal counts against, and one for all, which only silence counts against. While one is not closed its
 // pods wait in the scheduling queue; one of them at a time is let through as a probe, and when it closes all are woken.
 type breakers struct {
-	args     BreakerArgs
-	clock    clock.Clock
+	args  BreakerArgs
+	clock clock.Clock
+	// waits reports whether a pod still wants to be scheduled: one that was deleted is no probe.
+	waits    func(*corev1.Pod) bool
 	activate func(map[string]*corev1.Pod)
 	mu       sync.Mutex
 	byTenant map[string]*breaker
@@ -41,13 +44,15 @@ type breaker struct {
 
 	mu      sync.Mutex
 	waiting map[podUID]*corev1.Pod
+	// probe is the one pod that passes while the circuit is half open, and chosen is since when.
 	probe   podUID
+	chosen  time.Time
 	armed   bool
 	lastErr string
 }
 
-func newBreakers(args BreakerArgs, c clock.Clock, activate func(map[string]*corev1.Pod)) *breakers {
-	b := &breakers{args: args, clock: c, activate: activate, byTenant: map[string]*breaker{}}
+func newBreakers(args BreakerArgs, c clock.Clock, waits func(*corev1.Pod) bool, activate func(map[string]*corev1.Pod)) *breakers {
+	b := &breakers{args: args, clock: c, waits: waits, activate: activate, byTenant: map[string]*breaker{}}
 	b.all = b.newBreaker(scopeAll, "")
 	return b
 }
@@ -78,12 +83,13 @@ func (b *breakers) of(tenantName string) *breaker {
 
 // blocked returns why the pod has to wait, or nothing. A pod that waits is remembered and woken later.
 func (b *breakers) blocked(tenantName string, pod *corev1.Pod) string {
-	for _, one := range []*breaker{b.all, b.of(tenantName)} {
-		if reason := one.blocked(pod); reason != "" {
-			return reason
-		}
+	reason, probing := b.all.blocked(pod, false)
+	if reason == "" {
+		// Silence opens both breakers. The probe of the one for all is its tenant's too: if each chose a pod of its own,
+		// each would block the other's.
+		reason, _ = b.of(tenantName).blocked(pod, probing)
 	}
-	return ""
+	return reason
 }
 
 // errNoVerdict is the result of a call that says nothing about the tenant-controller's health.
@@ -110,7 +116,7 @@ func (b *breakers) allow(tenantName string) (func(error), error) {
 			doneTenant(err)
 		case tenant.IsFinal(err):
 			one.failed(err)
-			doneAll(nil)
+			doneAll(answered(err))
 			doneTenant(err)
 		case err == nil || tenant.IsConflict(err):
 			doneAll(nil)
@@ -120,6 +126,16 @@ func (b *breakers) allow(tenantName string) (func(error), error) {
 			doneTenant(errNoVerdict)
 		}
 	}, nil
+}
+
+// answered tells a refusal by the tenant-controller, which shows that it is there, from one by the client, which sent
+// nothing.
+func answered(err error) error {
+	var refusal *tenant.Error
+	if errors.As(err, &refusal) && refusal.Status == 0 {
+		return errNoVerdict
+	}
+	return nil
 }
 
 func (one *breaker) failed(err error) {
@@ -142,18 +158,33 @@ func (one *breaker) reasonLocked() string {
 	return fmt.Sprintf("the tenant-controller does not serve tenant %s (%s); its pods with RDMA networks wait, one is tried every %v", one.tenant, one.lastErr, pause)
 }
 
-// blocked returns why the pod has to wait for this breaker. Once the pause is over, only the pod that was woken as the
-// probe passes.
-func (one *breaker) blocked(pod *corev1.Pod) string {
+// blocked returns why the pod has to wait for this breaker. Once the pause is over one pod passes as the probe, which is
+// the second result. A preferred pod becomes the probe whoever was it before.
+func (one *breaker) blocked(pod *corev1.Pod, preferred bool) (string, bool) {
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	state := one.circuit.State()
-	if state == gobreaker.StateClosed || state == gobreaker.StateHalfOpen && one.probe == pod.UID {
-		return ""
+	switch one.circuit.State() {
+	case gobreaker.StateClosed:
+		return "", false
+	case gobreaker.StateHalfOpen:
+		if preferred || one.probe == pod.UID || one.owner.clock.Since(one.chosen) >= one.owner.args.Pause.Duration {
+			one.choose(pod.UID)
+			return "", true
+		}
+	case gobreaker.StateOpen:
 	}
 	one.waiting[pod.UID] = pod
 	one.arm(one.owner.args.Pause.Duration)
-	return one.reasonLocked()
+	return one.reasonLocked(), false
+}
+
+// choose makes the pod the probe. A probe that is not heard of for a pause, because it was deleted or fits no node,
+// loses its place to another.
+func (one *breaker) choose(uid podUID) {
+	if one.probe != uid {
+		one.probe, one.chosen = uid, one.owner.clock.Now()
+	}
+	delete(one.waiting, uid)
 }
 
 // arm starts the timer that wakes the next probe, unless it runs already.
@@ -169,20 +200,19 @@ func (one *breaker) arm(after time.Duration) {
 	}()
 }
 
-// tick wakes one pod as the probe, or all when the circuit has closed. A probe that was deleted meanwhile never calls,
-// so the next tick takes another.
+// tick wakes one pod as the probe, or all when the circuit has closed.
 func (one *breaker) tick() {
 	one.mu.Lock()
 	one.armed = false
 	wake := map[string]*corev1.Pod{}
+	maps.DeleteFunc(one.waiting, func(_ podUID, pod *corev1.Pod) bool { return !one.owner.waits(pod) })
 	switch one.circuit.State() {
 	case gobreaker.StateOpen: // it opened again after the timer was started
 		one.arm(one.owner.args.Pause.Duration / 8)
 	case gobreaker.StateHalfOpen:
 		for uid, pod := range one.waiting {
 			wake[pod.Namespace+"/"+pod.Name] = pod
-			delete(one.waiting, uid)
-			one.probe = uid
+			one.choose(uid)
 			break
 		}
 		if len(one.waiting) > 0 {

@@ -21,15 +21,17 @@ func (p *TenantNetwork) Filter(_ context.Context, state fwk.CycleState, _ *corev
 	if c == nil {
 		return nil
 	}
-	if reasons := p.shortages(c.assignment, node); len(reasons) > 0 {
+	if reasons, never := p.shortages(c.assignment, node); never {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasons...)
+	} else if len(reasons) > 0 {
 		return fwk.NewStatus(fwk.Unschedulable, reasons...)
 	}
 	return nil
 }
 
-// shortages returns all reasons why the node cannot serve the assignment now.
-func (p *TenantNetwork) shortages(assignment rdma.Assignment, node fwk.NodeInfo) []string {
-	var reasons []string
+// shortages returns all reasons why the node cannot serve the assignment now, and whether it could not if it were empty:
+// then nobody is to be preempted for it.
+func (p *TenantNetwork) shortages(assignment rdma.Assignment, node fwk.NodeInfo) (reasons []string, never bool) {
 	for _, pool := range assignment.Pools() {
 		need := assignment.Total(pool)
 		allocatable := node.GetAllocatable().GetScalarResources()[pool]
@@ -38,8 +40,9 @@ func (p *TenantNetwork) shortages(assignment rdma.Assignment, node fwk.NodeInfo)
 			continue
 		}
 		reasons = append(reasons, shortage(pool, allocatable, requested, need))
+		never = never || need > allocatable
 	}
-	return reasons
+	return reasons, never
 }
 
 // shortage is the text that the pod's condition shows. It starts with what NodeResourcesFit would say, since people and

@@ -112,11 +112,11 @@ func newPlugin(ctx context.Context, args *Args, handle fwk.Handle, allocator All
 		pods:       podInformer.Lister(),
 		ours:       podInformer.Informer().GetIndexer(),
 		namespaces: factory.Core().V1().Namespaces().Lister(),
-		inFlight:   newInFlight(),
+		inFlight:   newInFlight(sharedMetrics().inFlight),
 		clock:      c,
 		metrics:    sharedMetrics(),
 	}
-	p.breakers = newBreakers(args.Breaker, c, func(pods map[string]*corev1.Pod) {
+	p.breakers = newBreakers(args.Breaker, c, p.waits, func(pods map[string]*corev1.Pod) {
 		handle.Activate(klog.FromContext(ctx), pods)
 	})
 	p.wiring = sync.OnceValue(func() error { return checkWiring(handle) })

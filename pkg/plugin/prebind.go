@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -60,11 +62,11 @@ func bindingCycle(state fwk.CycleState, pod *corev1.Pod) (*cycle, error) {
 	if _, ours := rdma.Ours(pod); ours {
 		return nil, errors.New("the cycle state of an RDMA pod was lost; it is not bound without its networks")
 	}
-	return nil, nil //nolint:nilnil // nil means: not ours
+	return nil, nil // nil means: not ours
 }
 
 func (p *TenantNetwork) networksFor(ctx context.Context, assignment rdma.Assignment, pod *corev1.Pod, node string) (string, error) {
-	current, err := p.waiting(pod)
+	current, err := p.waiting(pod, assignment)
 	if err != nil {
 		return "", err
 	}
@@ -79,22 +81,32 @@ func (p *TenantNetwork) networksFor(ctx context.Context, assignment rdma.Assignm
 		return "", fmt.Errorf("networks of the pod cannot be used: %w", err)
 	}
 	// The call may have taken long; what it was made for may be gone.
-	if current, err = p.waiting(pod); err != nil {
+	if current, err = p.waiting(pod, assignment); err != nil {
 		return "", err
 	}
-	return p.annotation(ctx, current, answer)
+	return p.annotation(ctx, current, assignment, answer)
 }
 
 // waiting returns the pod as the informer shows it, or why it need not be bound any more.
-func (p *TenantNetwork) waiting(pod *corev1.Pod) (*corev1.Pod, error) {
+func (p *TenantNetwork) waiting(pod *corev1.Pod, assignment rdma.Assignment) (*corev1.Pod, error) {
 	current, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
 	if err != nil {
 		return nil, fmt.Errorf("the pod is gone: %w", err)
 	}
-	return current, stillWaiting(current, pod.UID)
+	return current, stillWaiting(current, pod.UID, assignment)
 }
 
-func stillWaiting(current *corev1.Pod, uid podUID) error {
+// waits is waiting for the breakers, which only ask whether to wake the pod.
+func (p *TenantNetwork) waits(pod *corev1.Pod) bool {
+	assignment, ours := rdma.Ours(pod)
+	if !ours {
+		return false
+	}
+	_, err := p.waiting(pod, assignment)
+	return err == nil
+}
+
+func stillWaiting(current *corev1.Pod, uid podUID, assignment rdma.Assignment) error {
 	switch {
 	case current.UID != uid:
 		return fmt.Errorf("the pod was replaced by another of its name, with UID %s", current.UID)
@@ -103,13 +115,25 @@ func stillWaiting(current *corev1.Pod, uid podUID) error {
 	case current.Spec.NodeName != "":
 		return fmt.Errorf("the pod is bound to node %s already", current.Spec.NodeName)
 	}
+	// Where the policy that guards these keys is missing, anybody may take the finalizer or the annotations away.
+	held, err := rdma.ReadAssignment(current)
+	if err != nil {
+		return fmt.Errorf("what admission wrote on the pod was changed: %w", err)
+	}
+	if !slices.Equal(held, assignment) {
+		return fmt.Errorf("what admission wrote on the pod was changed: it says %v now, and said %v", held, assignment)
+	}
 	return nil
 }
 
 // ensure asks the tenant-controller. A stale generation means that somebody else moved the allocation, so the pod is
 // read again before the one repetition.
 func (p *TenantNetwork) ensure(ctx context.Context, assignment rdma.Assignment, pod *corev1.Pod, node string) (*tenant.Allocation, error) {
-	ask := tenant.EnsureRequest{Cluster: p.cluster, Namespace: pod.Namespace, Pod: pod.Name, Tenant: p.tenantOf(pod.Namespace), Node: node}
+	tenantName, err := p.ownerOf(ctx, pod.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	ask := tenant.EnsureRequest{Cluster: p.cluster, Namespace: pod.Namespace, Pod: pod.Name, Tenant: tenantName, Node: node}
 	for _, e := range assignment {
 		ask.Requests = append(ask.Requests, tenant.Request{Type: string(e.Type), Pool: string(e.Pool), Count: e.Count})
 	}
@@ -122,7 +146,7 @@ func (p *TenantNetwork) ensure(ctx context.Context, assignment rdma.Assignment, 
 	if getErr != nil {
 		return nil, fmt.Errorf("reading the pod after a conflict: %w", getErr)
 	}
-	if err := stillWaiting(current, pod.UID); err != nil {
+	if err := stillWaiting(current, pod.UID, assignment); err != nil {
 		return nil, err
 	}
 	ask.Generation = 0
@@ -131,6 +155,19 @@ func (p *TenantNetwork) ensure(ctx context.Context, assignment rdma.Assignment, 
 	}
 	klog.FromContext(ctx).V(2).Info("allocation changed meanwhile, asking once more", "pod", klog.KObj(pod), "generation", ask.Generation)
 	return p.ensureOnce(ctx, pod.UID, ask)
+}
+
+// ownerOf returns the tenant that is to own the pod's networks. The first ensure decides that for good, so a namespace
+// that the informer does not show yet is not taken for one without the label.
+func (p *TenantNetwork) ownerOf(ctx context.Context, namespace string) (string, error) {
+	object, err := p.namespaces.Get(namespace)
+	if apierrors.IsNotFound(err) {
+		object, err = p.handle.ClientSet().CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	}
+	if err != nil {
+		return "", fmt.Errorf("finding the tenant that owns namespace %s: %w", namespace, err)
+	}
+	return owner(object), nil
 }
 
 // ensureOnce makes one call and tells the breakers how it went.
@@ -146,22 +183,16 @@ func (p *TenantNetwork) ensureOnce(ctx context.Context, uid podUID, ask tenant.E
 
 // annotation merges the user's networks with the pod's own, and checks the result as the API server would on an update:
 // the binding call does not, and a pod with illegal annotations could never be updated again, not even by its kubelet.
-func (p *TenantNetwork) annotation(ctx context.Context, pod *corev1.Pod, answer *tenant.Allocation) (string, error) {
+func (p *TenantNetwork) annotation(ctx context.Context, pod *corev1.Pod, assignment rdma.Assignment, answer *tenant.Allocation) (string, error) {
+	path := field.NewPath("metadata", "annotations")
+	if err := p.checkUser(ctx, path, pod, assignment); err != nil {
+		return "", err
+	}
 	ours := make([]rdma.Attachment, len(answer.Networks))
 	for i, network := range answer.Networks {
 		ours[i] = rdma.Attachment{Namespace: network.Namespace, Name: network.Name, Interface: network.Interface}
 	}
-	path := field.NewPath("metadata", "annotations")
-	user := pod.Annotations[rdma.NetworksAnnotation]
-	poolOf := func(namespace, name string) (string, bool) {
-		pool := p.nads.resourceName(ctx, namespace, name)
-		_, configured := p.pools().Lookup(corev1.ResourceName(pool))
-		return pool, configured
-	}
-	if errs := rdma.ValidateUserNetworks(path.Key(rdma.NetworksAnnotation), user, pod.Namespace, poolOf); len(errs) > 0 {
-		return "", errs.ToAggregate()
-	}
-	merged, err := rdma.MergeNetworks(user, pod.Namespace, ours)
+	merged, err := rdma.MergeNetworks(pod.Annotations[rdma.NetworksAnnotation], pod.Namespace, ours)
 	if err != nil {
 		return "", err
 	}
@@ -171,6 +202,26 @@ func (p *TenantNetwork) annotation(ctx context.Context, pod *corev1.Pod, answer 
 		return "", errs.ToAggregate()
 	}
 	return merged, nil
+}
+
+// multusNamespace is where Multus looks up a default network that is named without a namespace, unless told otherwise.
+const multusNamespace = metav1.NamespaceSystem
+
+// checkUser looks at the user's part of the Multus annotations as admission did: the webhook may have been bypassed since,
+// or a NetworkAttachmentDefinition have changed.
+func (p *TenantNetwork) checkUser(ctx context.Context, path *field.Path, pod *corev1.Pod, assignment rdma.Assignment) error {
+	var readErrs []error
+	poolOf := func(namespace, name string) (string, bool) {
+		pool, err := p.nads.resourceName(ctx, namespace, name)
+		readErrs = append(readErrs, err)
+		_, configured := p.pools().Lookup(corev1.ResourceName(pool))
+		return pool, configured || slices.Contains(assignment.Pools(), corev1.ResourceName(pool))
+	}
+	errs := rdma.ValidateUserNetworks(path.Key(rdma.NetworksAnnotation), pod.Annotations[rdma.NetworksAnnotation], pod.Namespace, poolOf)
+	if text, ok := pod.Annotations[rdma.DefaultNetworkAnnotation]; ok {
+		errs = append(errs, rdma.ValidateDefaultNetwork(path.Key(rdma.DefaultNetworkAnnotation), text, multusNamespace, poolOf)...)
+	}
+	return errors.Join(append(readErrs, errs.ToAggregate())...)
 }
 
 // maxEnsureAge is how old the tenant-controller's answer may be when the pod is bound. The release controller gives the

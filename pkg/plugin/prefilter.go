@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -92,14 +93,16 @@ func (p *TenantNetwork) groupConflict(pod *corev1.Pod, assignment rdma.Assignmen
 	return ""
 }
 
-// tenantOf returns the tenant that owns a namespace.
+// tenantOf returns the tenant whose breaker a namespace's pods go by.
 func (p *TenantNetwork) tenantOf(namespace string) string {
 	object, err := p.namespaces.Get(namespace)
 	if err != nil {
 		return namespace
 	}
-	if tenant := object.Labels[rdma.TenantLabel]; tenant != "" {
-		return tenant
-	}
-	return namespace
+	return owner(object)
+}
+
+// owner returns the tenant that owns a namespace.
+func owner(namespace *corev1.Namespace) string {
+	return cmp.Or(namespace.Labels[rdma.TenantLabel], namespace.Name)
 }

@@ -35,7 +35,7 @@ func (c *cycle) Clone() fwk.StateData { return &cycle{assignment: c.assignment} 
 func readCycle(state fwk.CycleState) (*cycle, error) {
 	data, err := state.Read(stateKey)
 	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // the only error is that the key is missing
+		return nil, nil //nolint:nilerr // the only error is that the key is missing
 	}
 	c, ok := data.(*cycle)
 	if !ok {

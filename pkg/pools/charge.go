@@ -36,7 +36,13 @@ func devices(list corev1.ResourceList) Counts {
 }
 
 func deviceCount(quantity resource.Quantity) int64 {
-	return min(max(quantity.Value(), 0), maxDevices)
+	switch { // before Value, which wraps around where a sum exceeds int64
+	case quantity.Sign() <= 0:
+		return 0
+	case quantity.CmpInt64(maxDevices) > 0:
+		return maxDevices
+	}
+	return quantity.Value()
 }
 
 // add adds sign times the other counts; entries that become 0 are dropped, so that equal states are equal maps.

@@ -48,19 +48,19 @@ type Choice struct {
 	Available Counts
 }
 
-// Refusal says why a pod is refused.
-type Refusal struct {
+// RefusalError says why a pod is refused.
+type RefusalError struct {
 	// Type is the annotation's type that cannot be served, empty if it is all of them together.
 	Type   rdma.Type
 	Count  int64
 	Reason string
 }
 
-func (r *Refusal) Error() string { return r.Reason }
+func (r *RefusalError) Error() string { return r.Reason }
 
 // Choose picks pools for a pod and, if the demand has an admission id, reserves the devices in the same step. The order
 // of preference is: the first pools in order of priority with room now; with room once pods being deleted are gone;
-// that a node could ever serve; and the first of all. The error is a *Refusal.
+// that a node could ever serve; and the first of all. The error is a *RefusalError.
 func (l *Ledger) Choose(cfg *Config, d Demand) (Choice, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,17 +69,17 @@ func (l *Ledger) Choose(cfg *Config, d Demand) (Choice, error) {
 	if err != nil {
 		return Choice{}, err
 	}
-	m := newMatcher(d.Pod, cfg)
+	m := newMatcher(d.Pod, options)
 	assignment, outcome := l.best(cfg, d, m, options)
 	if assignment == nil {
-		return Choice{}, &Refusal{Reason: "no configured pools can serve vf and pf together"}
+		return Choice{}, &RefusalError{Reason: "no configured pools can serve vf and pf together"}
 	}
 	if outcome == NoNode && cfg.Policy.WhenFull == Reject && !fromGroup {
-		return Choice{}, &Refusal{Reason: fmt.Sprintf("no node can hold the pod with %s, even when it is empty", describe(options))}
+		return Choice{}, &RefusalError{Reason: fmt.Sprintf("no node can hold the pod with %s, even when it is empty", describe(options))}
 	}
 	choice := Choice{Assignment: assignment, Outcome: outcome, FromGroup: fromGroup, Available: Counts{}}
 	for _, pool := range assignment.Pools() {
-		choice.Available[pool] = l.usage(pool).Available
+		choice.Available[pool] = max(l.available(pool), 0)
 	}
 	if d.AdmissionID != "" {
 		l.reserve(d.AdmissionID, d.Group, assignment, cfg.Policy.Reservation())
@@ -116,16 +116,21 @@ func (l *Ledger) options(cfg *Config, d Demand) (options [][]rdma.Entry, fromGro
 			}
 		}
 		if len(entries) == 0 {
-			return nil, false, &Refusal{Type: ask.Type, Count: ask.Count, Reason: noPool(cfg, ask)}
+			return nil, false, &RefusalError{Type: ask.Type, Count: ask.Count, Reason: noPool(cfg, ask)}
+		}
+		if pool, ok := cfg.Lookup(entries[0].Pool); (isPinned || isHeld) && ok && pool.Shared && ask.Count > 1 {
+			return nil, false, &RefusalError{Type: ask.Type, Count: ask.Count, Reason: fmt.Sprintf("pool %s is %s", pool.Name, sharedServesOne)}
 		}
 		options = append(options, entries)
 	}
 	return options, fromGroup, nil
 }
 
+const sharedServesOne = `shared, and a shared device serves one adapter however many are asked for; accepted is "1"`
+
 func noPool(cfg *Config, ask rdma.Ask) string {
 	if slices.ContainsFunc(cfg.Pools, func(p Pool) bool { return p.Serves(ask.Type, 1) }) {
-		return fmt.Sprintf("all pools of type %s are shared, and a shared device serves one adapter however many are asked for; accepted is \"1\"", ask.Type)
+		return fmt.Sprintf("all pools of type %s are %s", ask.Type, sharedServesOne)
 	}
 	return fmt.Sprintf("no configured pool serves type %s", ask.Type)
 }
@@ -194,7 +199,7 @@ func bundleOf(a rdma.Assignment) bundle {
 
 // slots returns how many such bundles fit into the counts, at least 0.
 func (b bundle) slots(count func(corev1.ResourceName) int64) int64 {
-	slots := int64(maxDevices)
+	slots := maxDevices
 	for _, item := range b {
 		slots = min(slots, count(item.pool)/item.count)
 	}

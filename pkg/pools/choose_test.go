@@ -139,6 +139,13 @@ func TestChoose(t *testing.T) {
 			objects: []any{node("n1", first, 8, second, 1), pod("p", "n1", second, 1)},
 			demand:  Demand{Intent: vf(1), Pod: pod("new", "", second, 1), Pinned: map[rdma.Type]corev1.ResourceName{rdma.VF: second}},
 			want:    []corev1.ResourceName{second}, outcome: Waits},
+		"a request for a pool of another type must be on the node, too": {
+			objects: []any{node("n1", first, 8), node("n2", second, 8, phys, 1)},
+			demand:  Demand{Intent: vf(1), Pod: pod("new", "", phys, 1)}, want: []corev1.ResourceName{second}, outcome: Room},
+		"a pinned shared pool must not serve two devices": {
+			pools: "a.com/first shared=true\nb.com/second", objects: []any{node("n1", first, 100, second, 4)},
+			demand:  Demand{Intent: vf(2), Pod: pod("new", "", first, 2), Pinned: map[rdma.Type]corev1.ResourceName{rdma.VF: first}},
+			refused: `pool a.com/first is shared, and a shared device serves one adapter however many are asked for; accepted is "1"`},
 		"under reject a pod that only has to wait is admitted": {
 			policy: "whenFull: reject", objects: []any{node("n1", first, 1), pod("p", "n1", first, 1)}, demand: demand(0, vf(1)),
 			want: []corev1.ResourceName{first}, outcome: Waits},
@@ -160,7 +167,7 @@ func TestChoose(t *testing.T) {
 			set(l, tc.objects...)
 			choice, err := l.Choose(mustConfig(tc.pools, tc.policy), tc.demand)
 			if tc.refused != "" {
-				var refusal *Refusal
+				var refusal *RefusalError
 				require.ErrorAs(t, err, &refusal)
 				require.Equal(t, tc.refused, err.Error())
 				return
@@ -262,6 +269,18 @@ func TestReservations(t *testing.T) {
 		require.Equal(t, first, choose(t, l, cfg, Demand{Intent: vf(1), Pod: pod("new", "")}))
 		require.Equal(t, int64(0), l.UsageOf(first).Reserved)
 	})
+	t.Run("a renewed reservation does not prolong the others", func(t *testing.T) {
+		l, cfg := fresh()
+		choose(t, l, cfg, demand(1, vf(1)))
+		now = now.Add(time.Second)
+		choose(t, l, cfg, demand(2, vf(1)))
+		now = now.Add(20 * time.Second)
+		choose(t, l, cfg, demand(1, vf(1)))
+		now = now.Add(10 * time.Second)
+		require.Equal(t, int64(1), l.UsageOf(first).Reserved+l.UsageOf(second).Reserved)
+		now = now.Add(20 * time.Second)
+		require.Zero(t, l.UsageOf(first).Reserved+l.UsageOf(second).Reserved)
+	})
 	t.Run("an admission is not known any more when its pod is gone", func(t *testing.T) {
 		l, _ := fresh()
 		set(l, injected("p", "", "id1", first))
@@ -325,6 +344,14 @@ func TestGroups(t *testing.T) {
 		l := NewLedger(nil)
 		set(l, node("n1", first, 8, second, 8), member("p", second), member("q", first), member("r", second))
 		require.Equal(t, first, choose(t, l, inGroup(5)).Assignment[0].Pool)
+	})
+	t.Run("a later member must not get two devices of the group's shared pool", func(t *testing.T) {
+		l := NewLedger(nil)
+		set(l, node("n1", first, 8, second, 8), member("p", first))
+		d := inGroup(7)
+		d.Intent = vf(2)
+		_, err := l.Choose(mustConfig("a.com/first shared=true\nb.com/second"), d)
+		require.EqualError(t, err, `pool a.com/first is shared, and a shared device serves one adapter however many are asked for; accepted is "1"`)
 	})
 	t.Run("a pool taken out of the configuration is still served to its group", func(t *testing.T) {
 		l := NewLedger(nil)

@@ -164,7 +164,7 @@ func parsePool(words []string) (Pool, error) {
 		case key == "shared":
 			return pool, fmt.Errorf("pool %q: option %q: must be shared=true or shared=false", pool.Name, word)
 		default:
-			return pool, fmt.Errorf("pool %q: option %q is unknown; known are type=vf, type=pf and shared=true", pool.Name, word)
+			return pool, fmt.Errorf("pool %q: option %q is unknown; known are type=vf, type=pf, shared=true and shared=false", pool.Name, word)
 		}
 	}
 	return pool, nil

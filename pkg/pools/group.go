@@ -63,7 +63,7 @@ func (p Policy) GroupOf(namespace string, pod *corev1.Pod) Group {
 			}
 			continue
 		}
-		if ref := pod.Spec.SchedulingGroup; ref != nil && ref.PodGroupName != nil {
+		if ref := pod.Spec.SchedulingGroup; ref != nil && ref.PodGroupName != nil && *ref.PodGroupName != "" {
 			return Group{Namespace: namespace, Key: key.Field, Name: *ref.PodGroupName}
 		}
 	}

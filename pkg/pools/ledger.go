@@ -140,6 +140,19 @@ func (l *Ledger) setPod(charge Charge) {
 	}
 }
 
+// Regroup takes over the group of a charge that was decoded anew after the configuration changed. Everything else stays
+// as the pod's events left it: the charge comes from a store that may be older or newer than those, and must not bring
+// back a pod that is gone.
+func (l *Ledger) Regroup(charge Charge) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known, ok := l.pods[charge.UID]
+	known.Group = charge.Group
+	if ok && known.equal(charge) {
+		l.setPod(charge)
+	}
+}
+
 // DeletePod forgets a pod that is terminal or gone.
 func (l *Ledger) DeletePod(uid types.UID) {
 	l.mu.Lock()

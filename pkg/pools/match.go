@@ -21,11 +21,14 @@ type matcher struct {
 	requests    corev1.ResourceList
 }
 
-// newMatcher leaves out the requests for configured pools: those are weighed by count.
-func newMatcher(pod *corev1.Pod, cfg *Config) matcher {
+// newMatcher leaves out the requests for pools that are among the options: those are weighed by count. What the pod
+// requests of other pools by itself is a request like any other.
+func newMatcher(pod *corev1.Pod, options [][]rdma.Entry) matcher {
 	m := matcher{tolerations: pod.Spec.Tolerations, requests: rdma.Requests(pod)}
-	for _, pool := range cfg.Pools {
-		delete(m.requests, pool.Name)
+	for _, entries := range options {
+		for _, e := range entries {
+			delete(m.requests, e.Pool)
+		}
 	}
 	affinity := pod.Spec.Affinity
 	m.constrained = len(pod.Spec.NodeSelector) > 0 || affinity != nil && affinity.NodeAffinity != nil
@@ -45,7 +48,7 @@ func (m matcher) matches(node *corev1.Node, ever bool) bool {
 		_, untolerated := v1helper.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, m.tolerations,
 			func(t *corev1.Taint) bool {
 				hard := t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
-				return hard && !(ever && strings.HasPrefix(t.Key, "node.kubernetes.io/"))
+				return hard && (!ever || !strings.HasPrefix(t.Key, "node.kubernetes.io/"))
 			}, true)
 		if untolerated {
 			return false

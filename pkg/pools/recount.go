@@ -63,6 +63,11 @@ func (l *Ledger) recountSums() int {
 		}
 		wrong += differing(had.requested, n.requested) + differing(had.releasing, n.releasing)
 	}
+	for name := range l.nodes {
+		if _, ok := fresh.nodes[name]; !ok {
+			wrong++
+		}
+	}
 	if wrong > 0 {
 		l.nodes, l.offering, l.totals, l.reserved = fresh.nodes, fresh.offering, fresh.totals, reserved
 	}

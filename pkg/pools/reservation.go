@@ -17,9 +17,14 @@ type reservation struct {
 // UID is new on every call.
 type reservations struct {
 	byID map[string]reservation
-	// order holds the ids as they were made. An id may stand there after its reservation ended.
-	order    []string
+	// order holds the ids as they were made or renewed. An id may stand there after its reservation ended.
+	order    []deadline
 	reserved Counts
+}
+
+type deadline struct {
+	id string
+	at time.Time
 }
 
 func newReservations() reservations {
@@ -35,7 +40,7 @@ func (l *Ledger) reserve(id string, group Group, assignment rdma.Assignment, lif
 		r.devices[e.Pool] += e.Count
 	}
 	l.byID[id] = r
-	l.order = append(l.order, id)
+	l.order = append(l.order, deadline{id, r.expires})
 	l.reserved.add(r.devices, 1)
 	l.joinGroup(group, reservationMember(id), assignment, false)
 }
@@ -55,11 +60,12 @@ func (l *Ledger) endReservation(id string) {
 func (l *Ledger) expire() {
 	now := l.now()
 	for len(l.order) > 0 {
-		id := l.order[0]
-		if r, ok := l.byID[id]; ok && now.Before(r.expires) {
+		next := l.order[0]
+		if r, ok := l.byID[next.id]; ok && now.Before(next.at) {
 			return
+		} else if ok && !now.Before(r.expires) { // else it was renewed, and stands further behind again
+			l.endReservation(next.id)
 		}
-		l.endReservation(id)
 		l.order = l.order[1:]
 	}
 }

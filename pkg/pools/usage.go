@@ -73,11 +73,11 @@ func (l *Ledger) usage(pool corev1.ResourceName) Usage {
 		Releasing:   t.releasing[pool],
 		Reserved:    l.reserved[pool],
 	}
-	available := u.Allocatable - u.Requested
+	available := l.available(pool)
 	u.Overcommitted = available < 0
 	u.Available = max(available, 0)
 	u.Free = max(available-u.Releasing, 0)
-	for n := range l.offering[pool] {
+	for _, n := range l.nodes { // not only those that offer the pool: a kubelet can drop a resource that pods hold
 		if !n.eligible {
 			continue
 		}
@@ -89,6 +89,11 @@ func (l *Ledger) usage(pool corev1.ResourceName) Usage {
 		}
 	}
 	return u
+}
+
+// available is allocatable − requested, which can be negative.
+func (l *Ledger) available(pool corev1.ResourceName) int64 {
+	return l.totals.allocatable[pool] - l.totals.requested[pool] - l.totals.unbound[pool]
 }
 
 // NodeUsage is the state of one pool on one node, in numbers of devices.

@@ -54,6 +54,9 @@ func TestUsage(t *testing.T) {
 	initPod.Spec.InitContainers = []corev1.Container{
 		{Name: "init", Resources: corev1.ResourceRequirements{Requests: list(sriov, 2)}}}
 
+	wrapping := pod("p", "", sriov, 1<<62)
+	wrapping.Spec.Containers = append(wrapping.Spec.Containers, wrapping.Spec.Containers[0], wrapping.Spec.Containers[0], wrapping.Spec.Containers[0])
+
 	for name, tc := range map[string]struct {
 		objects []any
 		want    Usage
@@ -103,6 +106,12 @@ func TestUsage(t *testing.T) {
 		"a device plugin that went away leaves allocatable 0": {
 			[]any{allocatable(node("n1", sriov, 8), 0), pod("p", "n1", sriov, 7)},
 			Usage{Requested: 7, Overcommitted: true, BelowAllocated: true}},
+		"a resource that a kubelet dropped is below what its pods hold": {
+			[]any{node("n1", hca, 8), pod("p", "n1", sriov, 7)},
+			Usage{Requested: 7, Overcommitted: true, BelowAllocated: true}},
+		"quantities whose sum exceeds int64 do not wrap around": {
+			[]any{node("n1", sriov, 4), wrapping},
+			Usage{Allocatable: 4, Requested: maxDevices, Unbound: maxDevices, Overcommitted: true, Nodes: 1}},
 		"a sidecar is added to the containers": {
 			[]any{node("n1", sriov, 4), sidecarFirst},
 			Usage{Allocatable: 4, Requested: 2, Available: 2, Free: 2, Nodes: 1}},

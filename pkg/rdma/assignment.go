@@ -97,9 +97,10 @@ func ReadAssignment(pod *corev1.Pod) (Assignment, error) {
 	requests := Requests(pod)
 	for _, pool := range assignment.Pools() {
 		requested := requests[pool]
-		if want := assignment.Total(pool); requested.Value() != want {
-			return nil, fmt.Errorf("annotation %s says %d of %s, but the containers request %d",
-				ResourceCountAnnotation, want, pool, requested.Value())
+		// Cmp, not Value: a sum that exceeds int64 wraps around there.
+		if want := assignment.Total(pool); requested.CmpInt64(want) != 0 {
+			return nil, fmt.Errorf("annotation %s says %d of %s, but the containers request %s",
+				ResourceCountAnnotation, want, bounded(string(pool)), requested.String())
 		}
 	}
 	return assignment, nil
@@ -127,7 +128,7 @@ func parseAssignment(annotations map[string]string) (Assignment, error) {
 				ResourceTypeAnnotation, bounded(annotations[ResourceTypeAnnotation]))
 		}
 		last = rank
-		count, err := strconv.ParseInt(counts[i], 10, 64)
+		count, err := strconv.ParseInt(counts[i], 10, 32) // so that sums stay inside int64
 		if err != nil || !countPattern.MatchString(counts[i]) {
 			return nil, fmt.Errorf("annotation %s=%q must be whole numbers",
 				ResourceCountAnnotation, bounded(annotations[ResourceCountAnnotation]))

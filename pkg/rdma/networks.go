@@ -183,14 +183,12 @@ func readJSONItems(text, podNamespace string) ([]networksItem, error) {
 // describeJSON turns an error about the whole text into one that a user who never meant to write JSON can follow.
 func describeJSON(text string, err error) error {
 	const why = `any '[', '{' or '"' makes Multus read the text as JSON; ` + networksGrammar
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		const before = 20
 		near := text[max(0, min(len(text), int(syntax.Offset))-before):]
 		return fmt.Errorf("is not valid JSON at byte %d, near %q: %w; %s", syntax.Offset, bounded(near), err, why)
 	}
-	var kind *json.UnmarshalTypeError
-	if errors.As(err, &kind) {
+	if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("must be a JSON array, not a JSON %s; %s", kind.Value, why)
 	}
 	return fmt.Errorf("%w; %s", err, why)

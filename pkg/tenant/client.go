@@ -3,6 +3,7 @@ package tenant
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -166,7 +167,7 @@ func (c *Client) listPage(ctx context.Context, cluster, token string) (*Allocati
 				return err
 			}
 			if got.Allocations == nil {
-				return fmt.Errorf("the answer has no allocations field")
+				return errors.New("the answer has no allocations field")
 			}
 			for i := range got.Allocations {
 				// The sweep releases what it finds here: what is another cluster's must not slip in.
@@ -217,7 +218,7 @@ func decodeAllocation(into *Allocation, cluster string, podUID types.UID) func([
 			return fmt.Errorf("the answer is about pod UID %q of cluster %q", got.PodUID, got.Cluster)
 		}
 		if got.Generation < 1 {
-			return fmt.Errorf("the answer has no generation")
+			return errors.New("the answer has no generation")
 		}
 		*into = got
 		return nil

@@ -93,8 +93,7 @@ func IsUnavailable(err error) bool {
 }
 
 func asError(err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
 	return nil
@@ -123,8 +122,7 @@ func causeOf(ctx context.Context, err error, timeout time.Duration) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeouter) && timeouter.Timeout() {
 		return noAnswerError{after: timeout}
 	}
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
 	}
 	return err

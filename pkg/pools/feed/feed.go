@@ -113,7 +113,7 @@ func (f *Feed) Reload(ctx context.Context) error {
 		return err
 	}
 	for _, charge := range charges {
-		f.ledger.SetPod(charge)
+		f.ledger.Regroup(charge)
 	}
 	return nil
 }

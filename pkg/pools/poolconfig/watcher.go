@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -109,8 +110,7 @@ func register[T prometheus.Collector](registerer prometheus.Registerer, collecto
 		return collector, nil
 	}
 	err := registerer.Register(collector)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 		if existing, ok := already.ExistingCollector.(T); ok {
 			return existing, nil
 		}
@@ -155,6 +155,15 @@ func (w *Watcher) Start(ctx context.Context) error {
 // NeedLeaderElection tells controller-runtime that every replica watches.
 func (w *Watcher) NeedLeaderElection() bool { return false }
 
+// maxNote keeps an Event's note within the 1024 bytes that the API server takes (core/validation, NoteLengthLimit): a
+// longer one is no Event at all.
+const maxNote = 900
+
+func note(err error) string {
+	text := err.Error()
+	return strings.ToValidUTF8(text[:min(len(text), maxNote)], "")
+}
+
 // apply takes over a version of the ConfigMap. The informer calls it from one goroutine.
 func (w *Watcher) apply(logger klog.Logger, object any) {
 	configMap, ok := object.(*corev1.ConfigMap)
@@ -168,7 +177,7 @@ func (w *Watcher) apply(logger klog.Logger, object any) {
 		logger.Error(err, "pool configuration cannot be used; the last good one stays in force", "configMap", klog.KObj(configMap))
 		if w.recorder != nil {
 			w.recorder.Eventf(configMap, nil, corev1.EventTypeWarning, reasonInvalid, "Load",
-				"%v. The last good configuration stays in force.", err)
+				"%s. The last good configuration stays in force.", note(err))
 		}
 		return
 	}

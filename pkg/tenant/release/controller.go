@@ -191,7 +191,7 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 // not have heard of a new node yet.
 func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (*corev1.Node, error) {
 	if pod.Spec.NodeName == "" || terminal(pod) {
-		return nil, nil //nolint:nilnil // the node does not matter then
+		return nil, nil // the node does not matter then
 	}
 	node := &corev1.Node{}
 	key := client.ObjectKey{Name: pod.Spec.NodeName}
@@ -200,7 +200,7 @@ func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (*corev1.Node,
 		err = c.cfg.Live.Get(ctx, key, node)
 	}
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // nil means: gone
+		return nil, nil // nil means: gone
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the pod's node: %w", err)
@@ -212,6 +212,7 @@ func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (*corev1.Node,
 // patch if the list or the pod changed meanwhile. Then the pod is read again.
 func (c *Controller) removeFinalizer(ctx context.Context, pod *corev1.Pod) error {
 	current := pod
+	var last error
 	for range 3 {
 		i := slices.Index(current.Finalizers, rdma.Finalizer)
 		if i < 0 {
@@ -226,12 +227,12 @@ func (c *Controller) removeFinalizer(ctx context.Context, pod *corev1.Pod) error
 		if err != nil {
 			return fmt.Errorf("encoding a patch: %w", err)
 		}
-		err = c.cfg.Client.Patch(ctx, current.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
+		last = c.cfg.Client.Patch(ctx, current.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
 		switch {
-		case err == nil || apierrors.IsNotFound(err):
+		case last == nil || apierrors.IsNotFound(last):
 			return nil
-		case !apierrors.IsInvalid(err) && !apierrors.IsConflict(err):
-			return fmt.Errorf("removing the finalizer: %w", err)
+		case !apierrors.IsInvalid(last) && !apierrors.IsConflict(last):
+			return fmt.Errorf("removing the finalizer: %w", last)
 		}
 		fresh := &corev1.Pod{}
 		err = c.cfg.Live.Get(ctx, client.ObjectKeyFromObject(pod), fresh)
@@ -243,5 +244,5 @@ func (c *Controller) removeFinalizer(ctx context.Context, pod *corev1.Pod) error
 		}
 		current = fresh
 	}
-	return fmt.Errorf("the finalizers of the pod change faster than ours can be removed; it is tried again")
+	return fmt.Errorf("removing the finalizer, after reading the pod again: %w", last)
 }

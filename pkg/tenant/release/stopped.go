@@ -20,7 +20,7 @@ type verdict struct {
 type policy struct {
 	// sandboxWait bounds how long a terminal pod's sandbox is waited for.
 	sandboxWait time.Duration
-	// forceAfter is how long after the start of a deletion the networks are given back whatever the node says; 0 is
+	// forceAfter is how long after a deletion's grace period the networks are given back whatever the node says; 0 is
 	// never.
 	forceAfter time.Duration
 }

@@ -1,0 +1,94 @@
+# The default goal lists the targets.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --warn-undefined-variables
+
+BIN := bin
+KUBE_VERSION = $(shell go list -m -f '{{.Version}}' k8s.io/kubernetes)
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0)
+# What k8s.io/kubernetes and kubectl call themselves; the API server refuses to start without a version.
+KUBE_LDFLAGS = -s -w -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k8s.io/component-base/version.gitMajor=1 \
+  -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION))) -X k8s.io/client-go/pkg/version.gitVersion=$(KUBE_VERSION)
+TOOL := go tool -modfile=hack/tools/go.mod
+FUZZTIME ?= 30s
+
+##@ Try it
+
+.PHONY: demo
+demo: build ## Start a development cluster, play the main job on it, show what happens, stop everything
+	@$(BIN)/demo
+
+.PHONY: cluster
+cluster: build ## Run a development cluster in the foreground until Ctrl-C
+	@$(BIN)/cluster
+
+##@ Build
+
+.PHONY: build
+build: ## Build all programs into bin/ (the first time takes about ten minutes: it compiles Kubernetes)
+	@echo "building tenant-webhook, tenant-scheduler, the mock and the development cluster"
+	@mkdir -p $(BIN)
+	go build -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/tenant-webhook ./cmd/webhook
+	go build -o $(BIN)/tenant-controller-mock ./mock
+	go build -o $(BIN)/cluster ./internal/devcluster/cluster
+	go build -o $(BIN)/demo ./test/demo
+	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/tenant-scheduler ./cmd/scheduler
+	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/controlplane ./internal/devcluster/controlplane
+
+.PHONY: run
+run: build ## Run tenant-webhook against the cluster of KUBECONFIG (certificates from CERT_DIR)
+	$(BIN)/tenant-webhook --kubeconfig "$${KUBECONFIG:?must name a kubeconfig}" --cert-dir "$${CERT_DIR:?must name a directory with tls.crt and tls.key}" --leader-elect=false
+
+.PHONY: docker
+docker: ## Build the images with docker, podman or buildah, whichever is there
+	hack/docker-build.sh $(VERSION)
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf $(BIN) .devcluster
+
+##@ Check
+
+.PHONY: test
+test: build ## Run all tests: unit (with the race detector), integration and end to end
+	go test -race ./pkg/... ./mock/...
+	go test ./cmd/... ./internal/... ./test/... -timeout 30m
+
+.PHONY: test-unit
+test-unit: ## Run the unit tests only
+	go test -race ./pkg/... ./mock/...
+
+.PHONY: verify
+verify: verify-format verify-tidy lint ## Everything that is checked without running it
+
+.PHONY: verify-format
+verify-format: ## Check formatting and vet
+	@unformatted="$$(gofmt -l $$(git ls-files '*.go'))"; if [ -n "$$unformatted" ]; then echo "not gofmt'ed (run make fmt):"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+
+.PHONY: verify-tidy
+verify-tidy: ## Check that go.mod and go.sum say exactly what is needed
+	go mod tidy -diff
+
+.PHONY: lint
+lint: ## Run golangci-lint with the layer rules
+	$(TOOL) golangci-lint run
+
+.PHONY: fmt
+fmt: ## Format the code and tidy go.mod
+	$(TOOL) golangci-lint fmt
+	go mod tidy
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (30s)
+	@for package in $$(go list ./pkg/...); do \
+	  for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+	    echo "$$package $$target"; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
+	  done; \
+	done
+
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-zA-Z_-]+:.*?##/ {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
