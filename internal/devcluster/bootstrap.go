@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -88,9 +89,7 @@ func (c *Cluster) CreateNode(ctx context.Context, node Node) error {
 		Spec:   corev1.NodeSpec{Taints: node.Taints},
 		Status: corev1.NodeStatus{Capacity: resources, Allocatable: resources.DeepCopy()},
 	}
-	for key, value := range node.Labels {
-		object.Labels[key] = value
-	}
+	maps.Copy(object.Labels, node.Labels)
 	if _, err := c.client.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create node %s: %w", node.Name, err)
 	}

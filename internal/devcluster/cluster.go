@@ -160,16 +160,16 @@ func (c *Cluster) runOne(ctx context.Context, component component) error {
 	c.processes = append(c.processes, p)
 	c.mu.Unlock()
 
-	c.progress("starting %s", component.name)
+	c.progressf("starting %s", component.name)
 	begun := time.Now()
 	if err := p.start(ctx); err != nil {
 		return err
 	}
-	c.progress("%s is ready (%.1fs)", component.name, time.Since(begun).Seconds())
+	c.progressf("%s is ready (%.1fs)", component.name, time.Since(begun).Seconds())
 	return nil
 }
 
-func (c *Cluster) progress(format string, args ...any) {
+func (c *Cluster) progressf(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, _ = fmt.Fprintf(c.config.Log, "devcluster: "+format+"\n", args...)

@@ -80,7 +80,7 @@ func renewLease(ctx context.Context, client kubernetes.Interface, node *corev1.N
 		}},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity:       &node.Name,
-			LeaseDurationSeconds: ptr.To(int32(leaseDuration.Seconds())),
+			LeaseDurationSeconds: new(int32(leaseDuration.Seconds())),
 			RenewTime:            &metav1.MicroTime{Time: time.Now()},
 		},
 	}

@@ -124,7 +124,7 @@ func TestTheRestartHookRunsOnceTheSuccessorIsReady(t *testing.T) {
 
 	p := child(t, t.TempDir(), "c", "serve", "ADDR="+loopback(port))
 	p.ready = func(context.Context) error {
-		response, err := http.Get("http://" + loopback(port)) //nolint:noctx // a test's own server
+		response, err := http.Get("http://" + loopback(port))
 		if err == nil {
 			err = response.Body.Close()
 		}

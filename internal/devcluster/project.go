@@ -28,7 +28,7 @@ func (c *Cluster) startProject(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c.progress("applying the manifests")
+	c.progressf("applying the manifests")
 	if err := c.applyManifests(ctx, set, notWebhookConfiguration); err != nil {
 		return err
 	}

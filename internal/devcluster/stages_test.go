@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -121,8 +122,8 @@ func boundPod(change func(*corev1.Pod)) *corev1.Pod {
 }
 
 func deletedPod(pod *corev1.Pod, grace time.Duration) *corev1.Pod {
-	pod.DeletionTimestamp = ptr.To(metav1.NewTime(time.Now().Add(grace)))
-	pod.DeletionGracePeriodSeconds = ptr.To(int64(grace.Seconds()))
+	pod.DeletionTimestamp = new(metav1.NewTime(time.Now().Add(grace)))
+	pod.DeletionGracePeriodSeconds = new(int64(grace.Seconds()))
 	return pod
 }
 
@@ -193,7 +194,7 @@ func TestAPodRunsAsLongAsItIsAskedTo(t *testing.T) {
 	require.InDelta(t, 30.5, wait.Seconds(), 1)
 
 	// kwok computes the wait anew at every change of the object: it must not become longer.
-	pod.Status.StartTime = ptr.To(metav1.NewTime(time.Now().Add(-20 * time.Second)))
+	pod.Status.StartTime = new(metav1.NewTime(time.Now().Add(-20 * time.Second)))
 	_, wait = p.next(t, pod)
 	require.InDelta(t, 10.5, wait.Seconds(), 1)
 }
@@ -215,9 +216,7 @@ func TestADeletedPodRunsOnForItsGraceAndThenChangesAllAtOnce(t *testing.T) {
 			p := newPlayer(t, "Pod")
 			pod := p.through(t, boundPod(func(pod *corev1.Pod) {
 				pod.Finalizers = []string{"example.com/hold"}
-				for key, value := range tc.annotations {
-					pod.Annotations[key] = value
-				}
+				maps.Copy(pod.Annotations, tc.annotations)
 			}), "pod-running")
 			pod = deletedPod(pod, tc.grace)
 			stage, wait := p.next(t, pod)
@@ -245,7 +244,7 @@ func TestATerminalDeletedPodIsDeletedOnceWithGraceZero(t *testing.T) {
 	require.True(t, play(t, p, stage, &pod))
 
 	// The API server keeps it for a finalizer and sets its grace to 0; kwok has nothing more to do.
-	pod.DeletionGracePeriodSeconds = ptr.To(int64(0))
+	pod.DeletionGracePeriodSeconds = new(int64(0))
 	stage, _ = p.next(t, pod)
 	require.Nil(t, stage)
 }
@@ -287,9 +286,9 @@ func TestANodeBecomesReadyWithWhatItWasCreatedWith(t *testing.T) {
 			play(t, p, stage, &node)
 			cpu := node.Status.Allocatable[corev1.ResourceCPU]
 			require.Equal(t, tc.wantCPU, cpu.String())
-			allocatable, any := node.Status.Allocatable[vf]
-			require.Equal(t, tc.wantAnyVFAtAll, any)
-			if any {
+			allocatable, offered := node.Status.Allocatable[vf]
+			require.Equal(t, tc.wantAnyVFAtAll, offered)
+			if offered {
 				capacity := node.Status.Capacity[vf]
 				require.Equal(t, tc.wantVF, allocatable.String())
 				require.Equal(t, tc.wantCapacityVF, capacity.String())

@@ -46,7 +46,7 @@ func (c *Cluster) writeUserKubeconfigs() error {
 // find it in its Pod, and so exactly the permissions of the manifests.
 func (c *Cluster) writeTokenKubeconfig(ctx context.Context, component, serviceAccount string) error {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		ExpirationSeconds: ptr.To(int64(tokenLifetime.Seconds())),
+		ExpirationSeconds: new(int64(tokenLifetime.Seconds())),
 	}}
 	token, err := c.client.CoreV1().ServiceAccounts(systemNamespace).
 		CreateToken(ctx, serviceAccount, request, metav1.CreateOptions{})

@@ -132,7 +132,9 @@ func (e *Engine) admit(old *entry, ask tenant.EnsureRequest) error {
 	}
 	a := &old.allocation
 	switch {
-	case ask.Generation != 0 && ask.Generation != a.Generation:
+	case ask.Generation != a.Generation && (ask.Generation != 0 || ask.Node != a.Node):
+		// With 0 the caller has seen no allocation, so it cannot move one: that would let a late request of a scheduler
+		// that is gone move the allocation of a pod that its successor has placed.
 		return stale(e.answer(old), "generation %d: the present one is %d", ask.Generation, a.Generation)
 	case ask.Namespace != a.Namespace || ask.Pod != a.Pod:
 		return podChanged("the pod UID belongs to %s/%s, not to %s/%s", a.Namespace, a.Pod, ask.Namespace, ask.Pod)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
-	"regexp"
 	"sync"
 	"testing"
 	"time"
@@ -98,11 +97,18 @@ func TestEnsureKeepsTheContract(t *testing.T) {
 		assert.Empty(t, cmp.Diff(first, again))
 	})
 	t.Run("another node changes the node and the generation and must not change the list", func(t *testing.T) {
-		moved, err := client.Ensure(ctx, podUID, ask(onNode("n2")))
+		moved, err := client.Ensure(ctx, podUID, ask(onNode("n2"), generation(first.Generation)))
 		require.NoError(t, err)
 		assert.Equal(t, "n2", moved.Node)
 		assert.Greater(t, moved.Generation, first.Generation)
 		assert.Empty(t, cmp.Diff(first.Networks, moved.Networks))
+	})
+	t.Run("who has seen no allocation must not move one", func(t *testing.T) {
+		_, err := client.Ensure(ctx, podUID, ask(onNode("n1")))
+		require.True(t, tenant.IsConflict(err), "%v", err)
+		present, err := client.Get(ctx, "c1", podUID)
+		require.NoError(t, err)
+		assert.Equal(t, "n2", present.Node)
 	})
 	t.Run("a stale generation must not change anything, not even the age", func(t *testing.T) {
 		clock.Step(10 * time.Second)
@@ -175,7 +181,7 @@ func TestRelease(t *testing.T) {
 	ctx := t.Context()
 	first, err := client.Ensure(ctx, podUID, ask())
 	require.NoError(t, err)
-	second, err := client.Ensure(ctx, podUID, ask(onNode("n2")))
+	second, err := client.Ensure(ctx, podUID, ask(onNode("n2"), generation(first.Generation)))
 	require.NoError(t, err)
 
 	err = client.Release(ctx, "c1", podUID, first.Generation)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ func TestRandomSequences(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		e := New(Options{})
 		lists := map[key][]tenant.Network{} // while the allocation lives
+		placed := map[key]string{}          // the node of the last ensure
 		generations := map[key]int64{}      // the highest ever seen
 		uids := []types.UID{"a", "b", "c"}  // few, so that they meet
 		clusters := []string{"c1", "c2"}    //
@@ -36,7 +38,8 @@ func TestRandomSequences(t *testing.T) {
 				a.Cluster, a.Requests = k.cluster, requests
 				_, alive := lists[k]
 				got, err := e.Ensure(t.Context(), k.podUID, a)
-				if a.Generation != 0 && (!alive || a.Generation != present) {
+				moves := alive && placed[k] != a.Node
+				if a.Generation != 0 && (!alive || a.Generation != present) || a.Generation == 0 && moves {
 					require.Error(r, err)
 					return
 				}
@@ -45,7 +48,7 @@ func TestRandomSequences(t *testing.T) {
 					require.Equal(r, lists[k], got.Networks, "the list of a UID changed")
 				}
 				require.GreaterOrEqual(r, got.Generation, present, "a generation went back")
-				lists[k], generations[k] = got.Networks, got.Generation
+				lists[k], generations[k], placed[k] = got.Networks, got.Generation, a.Node
 			},
 			"release": func(r *rapid.T) {
 				k := draw()
@@ -95,7 +98,15 @@ func TestManyAtOnce(t *testing.T) {
 		wg.Go(func() {
 			for i := range 40 {
 				uid := types.UID([]string{"a", "b", "c"}[(worker+i)%3])
-				got, err := client.Ensure(t.Context(), uid, ask(onNode([]string{"n1", "n2"}[i%2])))
+				node := onNode([]string{"n1", "n2"}[i%2])
+				got, err := client.Ensure(t.Context(), uid, ask(node))
+				var conflict *tenant.Error
+				if tenant.IsConflict(err) && errors.As(err, &conflict) && conflict.Current != nil {
+					got, err = client.Ensure(t.Context(), uid, ask(node, generation(conflict.Current.Generation)))
+				}
+				if tenant.IsConflict(err) {
+					continue // somebody else was faster, twice
+				}
 				if !assert.NoError(t, err) {
 					return
 				}

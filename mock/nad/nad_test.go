@@ -71,10 +71,10 @@ func TestNetworksExistBeforeTheAnswer(t *testing.T) {
 func TestRestartKeepsAllocations(t *testing.T) {
 	cluster := fake.NewSimpleClientset()
 	first := life(t, cluster, 0)
-	_, err := first.Ensure(t.Context(), podUID, ask)
+	made, err := first.Ensure(t.Context(), podUID, ask)
 	require.NoError(t, err)
 	moved := ask
-	moved.Node = "n2"
+	moved.Node, moved.Generation = "n2", made.Generation
 	before, err := first.Ensure(t.Context(), podUID, moved)
 	require.NoError(t, err)
 
@@ -82,6 +82,7 @@ func TestRestartKeepsAllocations(t *testing.T) {
 	after, err := second.Get(t.Context(), "c1", podUID)
 	require.NoError(t, err)
 	assert.Empty(t, cmp.Diff(before, after))
+	moved.Generation = before.Generation
 	again, err := second.Ensure(t.Context(), podUID, moved)
 	require.NoError(t, err)
 	assert.Empty(t, cmp.Diff(before, again))
@@ -114,7 +115,7 @@ func TestMustNotTouchSomebodyElsesNetwork(t *testing.T) {
 	require.NoError(t, err)
 
 	moved := ask
-	moved.Node = "n2"
+	moved.Node, moved.Generation = "n2", allocation.Generation
 	_, err = client.Ensure(t.Context(), podUID, moved)
 	assert.True(t, tenant.IsFinal(err), "%v", err)
 	assert.ErrorContains(t, err, `belongs to pod UID "another"`)
