@@ -34,6 +34,11 @@ type options struct {
 	refresh      time.Duration
 	sandboxWait  time.Duration
 	forceRelease time.Duration
+	sweepPeriod  time.Duration
+	sweepGrace   time.Duration
+	unboundAfter time.Duration
+	sweepConfirm int
+	sweepRepair  bool
 	tenant       tenant.Config
 	logging      *logsapi.LoggingConfiguration
 	featureGates featuregate.MutableFeatureGate
@@ -62,6 +67,11 @@ func newOptions() *options {
 	fs.DurationVar(&o.refresh, "refresh-interval", feed.DefaultInterval, "How often the pools are recounted and logged.")
 	fs.DurationVar(&o.sandboxWait, "sandbox-wait", release.DefaultSandboxWait, "How long the sandbox of a terminal pod is waited for on nodes that do not report it.")
 	fs.DurationVar(&o.forceRelease, "force-release-after", 0, "Give a deleted pod's networks back this long after its grace period even though its node does not say that it stopped. Dangerous: on a node that is cut off the pod may still use them. 0 means never.")
+	fs.DurationVar(&o.sweepPeriod, "sweep-period", release.DefaultSweepPeriod, "How often allocations and pods are compared.")
+	fs.DurationVar(&o.sweepGrace, "sweep-grace", release.DefaultSweepGrace, "How long ago an allocation's last use must be before it is taken as left behind.")
+	fs.DurationVar(&o.unboundAfter, "sweep-unbound-after", release.DefaultUnboundAfter, "The same for an allocation whose pod exists but is not bound; at least 2m.")
+	fs.IntVar(&o.sweepConfirm, "sweep-confirm", 0, "Let a sweep release up to this many allocations although that is more than 10 and more than 20 % of all.")
+	fs.BoolVar(&o.sweepRepair, "sweep-repair", true, "Ask again for the networks of bound pods whose allocation is missing or names another node; without, only report them.")
 
 	fs.StringVar(&o.tenant.URL, "tenant-controller-url", o.tenant.URL, "URL of the tenant-controller (environment: TENANT_CONTROLLER_URL).")
 	fs.DurationVar(&o.tenant.Timeout, "tenant-controller-timeout", tenant.DefaultTimeout, "Time for one attempt of a request.")
@@ -91,6 +101,10 @@ func (o *options) parse(args []string) error {
 		{"sandbox-wait", o.sandboxWait, time.Second},
 		{"force-release-after", o.forceRelease, 0},
 		{"drain-timeout", o.drainFor, 0},
+		{"sweep-period", o.sweepPeriod, time.Second},
+		{"sweep-grace", o.sweepGrace, 0},
+		// The scheduler binds by an answer for 30 s, the API server works on a binding for 34 s.
+		{"sweep-unbound-after", o.unboundAfter, 2 * time.Minute},
 	} {
 		if d.value < d.least {
 			return fmt.Errorf("--%s: %v must be at least %v", d.flag, d.value, d.least)
@@ -101,6 +115,9 @@ func (o *options) parse(args []string) error {
 	}
 	if o.tenant.Retries == 0 {
 		o.tenant.Retries = -1 // 0 is the default there
+	}
+	if o.sweepConfirm < 0 {
+		return fmt.Errorf("--sweep-confirm: %d must not be negative", o.sweepConfirm)
 	}
 	return logsapi.ValidateAndApply(o.logging, o.featureGates)
 }

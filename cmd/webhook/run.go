@@ -175,5 +175,16 @@ func addRelease(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Interf
 	if err != nil {
 		return err
 	}
-	return controller.SetupWithManager(ctx, mgr)
+	if err := controller.SetupWithManager(ctx, mgr); err != nil {
+		return err
+	}
+	sweeper, err := release.NewSweeper(release.SweepConfig{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Allocations: releaser, Recorder: mgr.GetEventRecorder(name),
+		Cluster: cluster, Period: o.sweepPeriod, Grace: o.sweepGrace, UnboundAfter: o.unboundAfter, Confirm: o.sweepConfirm,
+		Repair: o.sweepRepair, SandboxWait: o.sandboxWait, ForceAfter: o.forceRelease, Registerer: metrics.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	return mgr.Add(sweeper)
 }

@@ -37,6 +37,7 @@ type Cluster struct {
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
 
 	balancer   *balancer
+	taps       taps
 	stopLeases func() // nil until keepLeases
 
 	mu        sync.Mutex
@@ -194,6 +195,7 @@ func (c *Cluster) stopAll() error {
 	if c.balancer != nil {
 		errs = append(errs, c.balancer.close())
 	}
+	errs = append(errs, c.taps.close())
 	if c.ports != nil {
 		errs = append(errs, c.ports.close())
 	}

@@ -81,6 +81,9 @@ type Config struct {
 	// would wait for the dead one's lease.
 	LeaderElect bool
 
+	// Wiretap, if set, sees every request of tenant-webhook and tenant-scheduler on its way.
+	Wiretap Wiretap
+
 	// AuditLog makes the API server write AuditLogPath: JSON lines, requests and responses in full for pods,
 	// pods/binding and pods/status, metadata for everything else.
 	AuditLog bool

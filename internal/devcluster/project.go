@@ -61,12 +61,15 @@ func (c *Cluster) startServices(ctx context.Context) error {
 		components = append(components, c.mock())
 	}
 	if c.config.with(Webhook) {
+		mock, err := c.through(Webhook, c.MockURL())
+		if err != nil {
+			return err
+		}
 		backends := make([]string, len(c.port.webhooks))
 		for i, ports := range c.port.webhooks {
 			backends[i] = loopback(ports.serving)
-			components = append(components, c.webhook(i, ports))
+			components = append(components, c.webhook(i, ports, mock))
 		}
-		var err error
 		if c.balancer, err = newBalancer(loopback(c.port.balancer), backends...); err != nil {
 			return err
 		}
@@ -86,12 +89,12 @@ func (c *Cluster) mock() component {
 	}
 }
 
-func (c *Cluster) webhook(replica int, ports webhookPorts) component {
+func (c *Cluster) webhook(replica int, ports webhookPorts, tenantController string) component {
 	health := loopback(ports.health)
 	return component{
 		name: WebhookReplica(replica), path: c.binary(Webhook), ready: c.probe("http://" + health + "/readyz"),
 		env: append([]string{
-			"TENANT_CONTROLLER_URL=" + c.MockURL(),
+			"TENANT_CONTROLLER_URL=" + tenantController,
 			"POD_NAME=" + WebhookReplica(replica),
 			"POD_NAMESPACE=" + systemNamespace,
 		}, c.config.Env[Webhook]...),
@@ -129,10 +132,14 @@ func (c *Cluster) startTenantScheduler(ctx context.Context, set manifestSet) err
 	if gates != "" {
 		args = append(args, "--feature-gates="+gates)
 	}
+	mock, err := c.through(TenantScheduler, c.MockURL())
+	if err != nil {
+		return err
+	}
 	return c.run(ctx, component{
 		name: TenantScheduler, path: c.binary(TenantScheduler),
 		args:  append(args, c.config.SchedulerArgs...),
-		env:   append([]string{"TENANT_CONTROLLER_URL=" + c.MockURL()}, c.config.Env[TenantScheduler]...),
+		env:   append([]string{"TENANT_CONTROLLER_URL=" + mock}, c.config.Env[TenantScheduler]...),
 		ready: c.probe("https://" + loopback(c.port.tenantScheduler) + "/readyz"),
 	})
 }

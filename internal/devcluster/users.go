@@ -8,7 +8,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/utils/ptr"
 )
 
 // tokenLifetime is far beyond any cluster's: the kubeconfigs of the project's programs are written once.
@@ -53,7 +52,13 @@ func (c *Cluster) writeTokenKubeconfig(ctx context.Context, component, serviceAc
 	if err != nil {
 		return fmt.Errorf("token for %s: %w", component, err)
 	}
-	return writeKubeconfig(c.kubeconfigOf(component), serviceAccount, tokenConfig(c.server, c.ca.pem, token.Status.Token))
+	server := c.server
+	if component != Mock {
+		if server, err = c.through(component, server); err != nil {
+			return err
+		}
+	}
+	return writeKubeconfig(c.kubeconfigOf(component), serviceAccount, tokenConfig(server, c.ca.pem, token.Status.Token))
 }
 
 // eventually asks until condition says true, or ctx is over; the error then names what was waited for and the last error.

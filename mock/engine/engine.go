@@ -164,14 +164,19 @@ func (e *Engine) next(old *entry, k key, ask tenant.EnsureRequest) *entry {
 	return next
 }
 
-// Release is the contract's release. It returns what was released, nil if there was nothing.
+// Release is ReleaseUnused whatever the allocation's age.
 func (e *Engine) Release(ctx context.Context, cluster string, podUID types.UID, generation int64) (*tenant.Allocation, error) {
+	return e.ReleaseUnused(ctx, cluster, podUID, generation, 0)
+}
+
+// ReleaseUnused is the contract's release. It returns what was released, nil if there was nothing.
+func (e *Engine) ReleaseUnused(ctx context.Context, cluster string, podUID types.UID, generation int64, minAge time.Duration) (*tenant.Allocation, error) {
 	k := key{cluster, podUID}
 	if err := validateKey(cluster, podUID); err != nil {
 		return nil, err
 	}
-	if generation < 0 {
-		return nil, malformed("generation must not be negative, is %d", generation)
+	if generation < 0 || minAge < 0 {
+		return nil, malformed("generation %d and minAgeSeconds %v must not be negative", generation, minAge.Seconds())
 	}
 	unlock, err := e.keys.lock(ctx, k)
 	if err != nil {
@@ -184,6 +189,9 @@ func (e *Engine) Release(ctx context.Context, cluster string, podUID types.UID, 
 	}
 	if generation != 0 && generation != old.allocation.Generation {
 		return nil, stale(e.answer(old), "generation %d: the present one is %d", generation, old.allocation.Generation)
+	}
+	if age := e.clock.Since(old.ensured); age < minAge {
+		return nil, tooYoung(e.answer(old), "the last ensure was %v ago, asked was for %v at least", age, minAge)
 	}
 	// Some may be deleted when this fails, so a later ensure has to make them again.
 	halfway := *old

@@ -177,7 +177,8 @@ func TestEnsureRefuses(t *testing.T) {
 }
 
 func TestRelease(t *testing.T) {
-	_, client := served(t, Options{})
+	clock := clocktesting.NewFakeClock(start)
+	_, client := served(t, Options{Clock: clock})
 	ctx := t.Context()
 	first, err := client.Ensure(ctx, podUID, ask())
 	require.NoError(t, err)
@@ -193,7 +194,14 @@ func TestRelease(t *testing.T) {
 	_, err = client.Get(ctx, "c1", podUID)
 	require.NoError(t, err, "must not release another cluster's pod")
 
-	require.NoError(t, client.Release(ctx, "c1", podUID, second.Generation))
+	clock.Step(300 * time.Second)
+	_, err = client.Ensure(ctx, podUID, ask(onNode("n2")))
+	require.NoError(t, err)
+	clock.Step(299 * time.Second)
+	err = client.ReleaseUnused(ctx, "c1", podUID, second.Generation, 300*time.Second)
+	require.True(t, tenant.IsConflict(err), "must not release what was asked for again since: %v", err)
+	clock.Step(time.Second)
+	require.NoError(t, client.ReleaseUnused(ctx, "c1", podUID, second.Generation, 300*time.Second))
 	require.NoError(t, client.Release(ctx, "c1", podUID, second.Generation), "gone already is success")
 	require.NoError(t, client.Release(ctx, "c1", "unknown", 0))
 	again, err := client.Ensure(ctx, podUID, ask())

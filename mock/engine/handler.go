@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -110,7 +111,13 @@ func (e *Engine) serveRelease(x *exchange) {
 		x.fail(err)
 		return
 	}
-	released, err := e.Release(x.request.Context(), query.Get("cluster"), types.UID(x.request.PathValue("podUID")), generation)
+	minAge, err := integer(query, "minAgeSeconds", 0)
+	if err != nil {
+		x.fail(err)
+		return
+	}
+	released, err := e.ReleaseUnused(x.request.Context(), query.Get("cluster"), types.UID(x.request.PathValue("podUID")), generation,
+		time.Duration(minAge)*time.Second)
 	x.finish(released, err)
 	if err == nil {
 		x.status, x.answer = http.StatusNoContent, nil

@@ -43,6 +43,12 @@ func stale(current *tenant.Allocation, format string, args ...any) *RefusalError
 	}
 }
 
+func tooYoung(current *tenant.Allocation, format string, args ...any) *RefusalError {
+	refusal := stale(current, format, args...)
+	refusal.Reason = tenant.ReasonTooYoung
+	return refusal
+}
+
 func unavailable(format string, args ...any) *RefusalError {
 	return &RefusalError{
 		Status: http.StatusServiceUnavailable, Reason: tenant.ReasonUnavailable, RetryAfter: 1,

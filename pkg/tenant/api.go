@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"tenant.network/tenant-webhook/pkg/rdma"
 )
 
 // API is what a tenant-controller can do. All methods are safe for concurrent use and may be repeated: a call whose
@@ -17,6 +19,9 @@ type API interface {
 	// Release gives the pod's networks back. Gone already is success. generation is the one seen last; with another
 	// one at present it is a conflict that carries the present allocation. 0 releases whatever is there.
 	Release(ctx context.Context, cluster string, podUID types.UID, generation int64) error
+	// ReleaseUnused is Release on the condition that the last ensure is at least minAge ago, compared and released in
+	// one step. If it is not, that is a conflict too: somebody is about to use the networks.
+	ReleaseUnused(ctx context.Context, cluster string, podUID types.UID, generation int64, minAge time.Duration) error
 	// Get returns one allocation; see IsNotFound.
 	Get(ctx context.Context, cluster string, podUID types.UID) (*Allocation, error)
 	// List returns all allocations of the cluster. It is no snapshot: each is as it was when its page was read.
@@ -122,6 +127,8 @@ type Problem struct {
 const (
 	// ReasonStaleGeneration (409): the generation is not the present one.
 	ReasonStaleGeneration = "StaleGeneration"
+	// ReasonTooYoung (409): the last ensure is more recent than a release's condition allows.
+	ReasonTooYoung = "TooYoung"
 	// ReasonPodChanged (422): namespace, name or requests differ from those that the UID's networks were made for.
 	ReasonPodChanged = "PodChanged"
 	// ReasonInvalid (400, 422): the request breaks the contract.
@@ -131,3 +138,12 @@ const (
 	// ReasonUnavailable (503): try again later.
 	ReasonUnavailable = "Unavailable"
 )
+
+// RequestsOf returns what admission decided for a pod as the tenant-controller is asked for it.
+func RequestsOf(assignment rdma.Assignment) []Request {
+	requests := make([]Request, len(assignment))
+	for i, e := range assignment {
+		requests[i] = Request{Type: string(e.Type), Pool: string(e.Pool), Count: e.Count}
+	}
+	return requests
+}

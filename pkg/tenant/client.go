@@ -96,12 +96,21 @@ func (c *Client) Ensure(ctx context.Context, podUID types.UID, ask EnsureRequest
 
 // Release implements API.
 func (c *Client) Release(ctx context.Context, cluster string, podUID types.UID, generation int64) error {
+	return c.ReleaseUnused(ctx, cluster, podUID, generation, 0)
+}
+
+// ReleaseUnused implements API.
+func (c *Client) ReleaseUnused(ctx context.Context, cluster string, podUID types.UID, generation int64, minAge time.Duration) error {
 	if err := checkKey(opRelease, cluster, podUID); err != nil {
 		return err
 	}
 	query := url.Values{"cluster": {cluster}}
 	if generation != 0 {
 		query.Set("generation", strconv.FormatInt(generation, 10))
+	}
+	if minAge > 0 {
+		// Rounded up: releasing earlier than asked is the mistake that matters.
+		query.Set("minAgeSeconds", strconv.FormatInt(int64((minAge+time.Second-1)/time.Second), 10))
 	}
 	err := c.do(ctx, call{op: opRelease, method: http.MethodDelete, url: c.url(query, allocationsPath, string(podUID))})
 	// Only a 404 that speaks of an allocation: one from a proxy or from a wrong path says nothing about networks,

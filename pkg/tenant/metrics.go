@@ -84,6 +84,14 @@ func (m *measured) Release(ctx context.Context, cluster string, podUID types.UID
 	return err
 }
 
+// ReleaseUnused implements API.
+func (m *measured) ReleaseUnused(ctx context.Context, cluster string, podUID types.UID, generation int64, minAge time.Duration) error {
+	start := time.Now()
+	err := m.api.ReleaseUnused(ctx, cluster, podUID, generation, minAge)
+	m.observe(opRelease, start, err)
+	return err
+}
+
 // Get implements API.
 func (m *measured) Get(ctx context.Context, cluster string, podUID types.UID) (*Allocation, error) {
 	start := time.Now()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -19,6 +20,9 @@ func (a answering) Ensure(context.Context, types.UID, EnsureRequest) (*Allocatio
 	return nil, a.err
 }
 func (a answering) Release(context.Context, string, types.UID, int64) error { return a.err }
+func (a answering) ReleaseUnused(context.Context, string, types.UID, int64, time.Duration) error {
+	return a.err
+}
 func (a answering) Get(context.Context, string, types.UID) (*Allocation, error) {
 	return nil, a.err
 }

@@ -109,14 +109,7 @@ const nodeIndex = "release/node"
 // SetupWithManager adds the controller to the manager. It looks at a pod when the pod changes, and at a node's pods when
 // the node goes away or out of service.
 func (c *Controller) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, func(object client.Object) []string {
-		pod, ok := object.(*corev1.Pod)
-		if !ok || pod.Spec.NodeName == "" || !hasFinalizer(pod) {
-			return nil
-		}
-		return []string{pod.Spec.NodeName}
-	})
-	if err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, indexByNode); err != nil {
 		return fmt.Errorf("index of pods by node: %w", err)
 	}
 	return ctrl.NewControllerManagedBy(mgr).
@@ -128,9 +121,21 @@ func (c *Controller) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOf)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: c.cfg.Workers,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, longestWait),
+			RateLimiter:             newRateLimiter(),
 		}).
 		Complete(reconcile.AsReconciler(mgr.GetClient(), c))
+}
+
+func indexByNode(object client.Object) []string {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" || !hasFinalizer(pod) {
+		return nil
+	}
+	return []string{pod.Spec.NodeName}
+}
+
+func newRateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, longestWait)
 }
 
 // podsOf returns the pods of a node that must be looked at again: only a node that is gone or out of service changes

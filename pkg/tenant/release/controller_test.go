@@ -1,0 +1,446 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"tenant.network/tenant-webhook/pkg/rdma"
+)
+
+// networks is a tenant-controller that keeps allocations.
+type networks struct {
+	mu   sync.Mutex
+	held map[types.UID]bool
+	// broken is the answer while it is set.
+	broken error
+	// before is called at each release.
+	before func()
+}
+
+func (n *networks) Release(_ context.Context, cluster string, podUID types.UID, generation int64) error {
+	if n.before != nil {
+		n.before()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if cluster != "cluster" || generation != 0 {
+		return fmt.Errorf("unexpected cluster %q or generation %d", cluster, generation)
+	}
+	if n.broken != nil {
+		return n.broken
+	}
+	delete(n.held, podUID)
+	return nil
+}
+
+// events keeps the Events by the pod they are on.
+type events struct{ all []string }
+
+func (e *events) Eventf(regarding, _ runtime.Object, eventtype, reason, action, note string, args ...any) {
+	pod, _ := regarding.(*corev1.Pod)
+	e.all = append(e.all, fmt.Sprintf("%s %s %s %s: %s", pod.UID, eventtype, reason, action, fmt.Sprintf(note, args...)))
+}
+
+// fixture has an API server, the memory of an informer that can be behind it, and a tenant-controller.
+type fixture struct {
+	t          *testing.T
+	live       client.WithWatch
+	memory     client.WithWatch
+	networks   *networks
+	events     *events
+	registry   *prometheus.Registry
+	controller *Controller
+	// beforePatch is called before each patch reaches the API server; an error of its is the answer.
+	beforePatch func() error
+}
+
+// invalid is what an API server says to a patch whose test fails (apiserver, handlers/patch.go).
+func invalid(err error) error {
+	return apierrors.NewGenericServerResponse(422, "", schema.GroupResource{}, "", err.Error(), 0, false)
+}
+
+// newFixture has the live objects in the memory, too, unless the memory is given.
+func newFixture(t *testing.T, live []client.Object, memory ...client.Object) *fixture {
+	t.Helper()
+	if memory == nil {
+		memory = live
+	}
+	f := &fixture{t: t, networks: &networks{held: map[types.UID]bool{}}, events: &events{}, registry: prometheus.NewRegistry()}
+	build := func(objects []client.Object, funcs interceptor.Funcs) client.WithWatch {
+		b := fake.NewClientBuilder().WithIndex(&corev1.Pod{}, nodeIndex, indexByNode).WithInterceptorFuncs(funcs)
+		for _, object := range objects {
+			b.WithObjects(object.DeepCopyObject().(client.Object)) //nolint:forcetypeassert // a copy
+			if pod, ok := object.(*corev1.Pod); ok {
+				f.networks.held[pod.UID] = true
+			}
+		}
+		return b.Build()
+	}
+	f.live = build(live, interceptor.Funcs{})
+	f.memory = build(memory, interceptor.Funcs{
+		Patch: func(ctx context.Context, _ client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if f.beforePatch != nil {
+				if err := f.beforePatch(); err != nil {
+					return err
+				}
+			}
+			err := f.live.Patch(ctx, object, patch, opts...)
+			if err != nil && apierrors.ReasonForError(err) == "" {
+				return invalid(err)
+			}
+			return err
+		},
+	})
+	var err error
+	f.controller, err = New(Config{Client: f.memory, Live: f.live, Releaser: f.networks, Recorder: f.events, Cluster: "cluster",
+		Clock: clocktesting.NewFakePassiveClock(now), Registerer: f.registry})
+	require.NoError(t, err)
+	return f
+}
+
+// reconcile is what the work queue does with the pod that the memory shows.
+func (f *fixture) reconcile() (reconcile.Result, error) {
+	f.t.Helper()
+	pod := &corev1.Pod{}
+	require.NoError(f.t, f.memory.Get(f.t.Context(), client.ObjectKey{Namespace: "ns", Name: "p"}, pod))
+	return f.controller.Reconcile(f.t.Context(), pod)
+}
+
+// finalizers are those of the live pod, "gone" if there is none.
+func (f *fixture) finalizers() []string {
+	f.t.Helper()
+	pod := &corev1.Pod{}
+	err := f.live.Get(f.t.Context(), client.ObjectKey{Namespace: "ns", Name: "p"}, pod)
+	if apierrors.IsNotFound(err) {
+		return []string{"gone"}
+	}
+	require.NoError(f.t, err)
+	return pod.Finalizers
+}
+
+func (f *fixture) change(change func(*corev1.Pod)) {
+	f.t.Helper()
+	pod := &corev1.Pod{}
+	require.NoError(f.t, f.live.Get(f.t.Context(), client.ObjectKey{Namespace: "ns", Name: "p"}, pod))
+	change(pod)
+	require.NoError(f.t, f.live.Update(f.t.Context(), pod))
+}
+
+func (f *fixture) counted(released, failed int) {
+	f.t.Helper()
+	assert.InDelta(f.t, released, testutil.ToFloat64(f.controller.released.WithLabelValues("released")), 0)
+	assert.InDelta(f.t, failed, testutil.ToFloat64(f.controller.released.WithLabelValues("failed")), 0)
+}
+
+func finalizers(list ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Finalizers = list }
+}
+
+var succeeded = phase(corev1.PodSucceeded)
+
+const ours = rdma.Finalizer
+
+func TestNetworksAreReleasedBeforeTheFinalizerGoes(t *testing.T) {
+	f := newFixture(t, []client.Object{podWith(succeeded)})
+	var atRelease []string
+	f.networks.before = func() { atRelease = f.finalizers() }
+	f.beforePatch = func() error {
+		assert.Empty(t, f.networks.held, "the finalizer must not go before the networks")
+		return nil
+	}
+	result, err := f.reconcile()
+	require.NoError(t, err)
+	assert.Zero(t, result)
+	assert.Equal(t, []string{ours}, atRelease)
+	assert.Empty(t, f.finalizers())
+	assert.Empty(t, f.networks.held)
+	assert.Empty(t, f.events.all)
+	f.counted(1, 0)
+}
+
+func TestOnlyOurFinalizerGoes(t *testing.T) {
+	const job, a, b = "batch.kubernetes.io/job-tracking", "a.com/x", "b.com/y"
+	for _, tc := range []struct {
+		name       string
+		have, want []string
+	}{
+		{"ours alone", []string{ours}, nil},
+		{"ours first", []string{ours, job}, []string{job}},
+		{"ours last", []string{job, ours}, []string{job}},
+		{"ours in the middle", []string{a, ours, b}, []string{a, b}},
+		{"one that resembles ours", []string{"tenant.network/cleanup2", ours, "tenant.network/clean"}, []string{"tenant.network/cleanup2", "tenant.network/clean"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t, []client.Object{podWith(succeeded, finalizers(tc.have...))})
+			_, err := f.reconcile()
+			require.NoError(t, err)
+			assert.ElementsMatch(t, tc.want, f.finalizers())
+		})
+	}
+}
+
+func TestAPodThatIsNotOverMustNotBeReleased(t *testing.T) {
+	terminating := podWith(deleted(-time.Hour))
+	for _, tc := range []struct {
+		name    string
+		objects []client.Object
+		again   time.Duration
+	}{
+		{"it runs", []client.Object{podWith(), nodeWith(corev1.ConditionTrue)}, 0},
+		{"its deletion has begun", []client.Object{terminating, nodeWith(corev1.ConditionTrue)}, 0},
+		{"its node is cut off", []client.Object{terminating, nodeWith(corev1.ConditionUnknown)}, 0},
+		{"it waits for a node", []client.Object{podWith(unbound)}, 0},
+		{"its sandbox is being taken down", []client.Object{podWith(succeeded, sandbox(corev1.ConditionTrue), ended(20*time.Second))}, 40 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t, tc.objects)
+			result, err := f.reconcile()
+			require.NoError(t, err)
+			assert.Equal(t, reconcile.Result{RequeueAfter: tc.again}, result)
+			assert.Equal(t, []string{ours}, f.finalizers())
+			assert.True(t, f.networks.held["uid-1"])
+			f.counted(0, 0)
+		})
+	}
+}
+
+func TestAPodWithoutOurFinalizerMustNotBeTouched(t *testing.T) {
+	f := newFixture(t, []client.Object{podWith(succeeded, finalizers("a.com/x"))})
+	_, err := f.reconcile()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a.com/x"}, f.finalizers())
+	assert.True(t, f.networks.held["uid-1"])
+}
+
+func TestReleasedByUIDWhateverBecameOfTheAnnotations(t *testing.T) {
+	f := newFixture(t, []client.Object{podWith(succeeded, func(p *corev1.Pod) { p.Annotations = nil })})
+	_, err := f.reconcile()
+	require.NoError(t, err)
+	assert.Empty(t, f.networks.held)
+	assert.Empty(t, f.finalizers())
+}
+
+func TestAPodDeletedBeforeItWasBoundGoes(t *testing.T) {
+	f := newFixture(t, []client.Object{podWith(unbound, deleted(30*time.Second))})
+	_, err := f.reconcile()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"gone"}, f.finalizers(), "nothing else held it")
+	assert.Empty(t, f.networks.held)
+}
+
+func TestAFailedReleaseKeepsTheFinalizerAndIsTriedAgain(t *testing.T) {
+	f := newFixture(t, []client.Object{podWith(succeeded)})
+	f.networks.broken = errors.New("tenant-controller: release: 503 Unavailable")
+	for i := range 3 {
+		_, err := f.reconcile()
+		require.ErrorIs(t, err, f.networks.broken, "the work queue tries again after an error only")
+		assert.Equal(t, []string{ours}, f.finalizers())
+		f.counted(0, i+1)
+	}
+	require.Len(t, f.events.all, 3)
+	assert.Equal(t, "uid-1 Warning NetworkReleaseFailed Release: The pod's networks could not be given back, which is tried again: tenant-controller: release: 503 Unavailable", f.events.all[0])
+	f.networks.broken = nil
+	_, err := f.reconcile()
+	require.NoError(t, err)
+	assert.Empty(t, f.finalizers())
+	assert.Empty(t, f.networks.held)
+	f.counted(1, 3)
+}
+
+func TestRetriesGrowAndEnd(t *testing.T) {
+	limiter, item := newRateLimiter(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "p"}}
+	var pauses []time.Duration
+	for range 12 {
+		pauses = append(pauses, limiter.When(item))
+	}
+	assert.Equal(t, 200*time.Millisecond, pauses[0])
+	assert.Equal(t, 400*time.Millisecond, pauses[1])
+	assert.Equal(t, 30*time.Second, pauses[11])
+	assert.IsNonDecreasing(t, pauses)
+	limiter.Forget(item)
+	assert.Equal(t, 200*time.Millisecond, limiter.When(item))
+}
+
+func TestAFinalizerThatFailsToGoIsTriedAgain(t *testing.T) {
+	f := newFixture(t, []client.Object{podWith(succeeded)})
+	f.beforePatch = func() error { return apierrors.NewInternalError(errors.New("etcd is away")) }
+	_, err := f.reconcile()
+	require.ErrorContains(t, err, "etcd is away")
+	assert.Equal(t, []string{ours}, f.finalizers())
+	f.counted(0, 0)
+	f.beforePatch = nil
+	_, err = f.reconcile() // the second release finds nothing, which is success
+	require.NoError(t, err)
+	assert.Empty(t, f.finalizers())
+	f.counted(1, 0)
+}
+
+func TestAListThatChangesMeanwhileIsReadAgain(t *testing.T) {
+	const job = "batch.kubernetes.io/job-tracking"
+	once := func(f *fixture, what func() error) {
+		done := false
+		f.beforePatch = func() error {
+			if done {
+				return nil
+			}
+			done = true
+			return what()
+		}
+	}
+	for _, tc := range []struct {
+		name string
+		what func(f *fixture) error
+		want []string
+	}{
+		{"another finalizer went and ours moved up", func(f *fixture) error { f.change(finalizers(ours, "a.com/x")); return nil }, []string{"a.com/x"}},
+		{"another finalizer came before ours", func(f *fixture) error { f.change(finalizers("b.com/y", job, ours, "a.com/x")); return nil }, []string{"b.com/y", job, "a.com/x"}},
+		{"ours went already", func(f *fixture) error { f.change(finalizers(job, "a.com/x")); return nil }, []string{job, "a.com/x"}},
+		{"a conflict", func(*fixture) error {
+			return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("modified"))
+		}, []string{job, "a.com/x"}},
+		{"the pod is gone", func(f *fixture) error {
+			f.change(func(p *corev1.Pod) { p.Finalizers = nil })
+			return f.live.Delete(f.t.Context(), podWith())
+		}, []string{"gone"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t, []client.Object{podWith(succeeded, finalizers(job, ours, "a.com/x"))})
+			once(f, func() error { return tc.what(f) })
+			_, err := f.reconcile()
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, f.finalizers())
+			assert.Empty(t, f.networks.held)
+		})
+	}
+	t.Run("a patch that is refused each time must say why", func(t *testing.T) {
+		f := newFixture(t, []client.Object{podWith(succeeded)})
+		tries := 0
+		f.beforePatch = func() error {
+			tries++
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "p", field.ErrorList{field.TooLong(field.NewPath("metadata", "annotations"), "", 262144)})
+		}
+		_, err := f.reconcile()
+		require.ErrorContains(t, err, "metadata.annotations: Too long")
+		assert.Equal(t, 3, tries, "it must not go on for ever")
+		assert.Equal(t, []string{ours}, f.finalizers())
+	})
+}
+
+func TestAnotherPodOfTheNameMustNotLoseItsFinalizer(t *testing.T) {
+	successor := podWith(func(p *corev1.Pod) { p.UID = "uid-2" })
+	f := newFixture(t, []client.Object{successor, nodeWith(corev1.ConditionTrue)}, podWith(succeeded))
+	_, err := f.reconcile()
+	require.NoError(t, err)
+	assert.Equal(t, []string{ours}, f.finalizers())
+	assert.Equal(t, map[types.UID]bool{"uid-2": true}, f.networks.held)
+}
+
+func TestAPodThatIsGoneIsDone(t *testing.T) {
+	f := newFixture(t, []client.Object{nodeWith(corev1.ConditionTrue)}, podWith(succeeded))
+	_, err := f.reconcile()
+	require.NoError(t, err)
+	assert.Empty(t, f.networks.held)
+}
+
+func TestTheNode(t *testing.T) {
+	terminating := podWith(deleted(-time.Minute))
+	for _, tc := range []struct {
+		name         string
+		live, memory []client.Object
+		released     bool
+	}{
+		{"a node that the memory does not know yet must not count as gone", []client.Object{terminating, nodeWith(corev1.ConditionTrue)}, []client.Object{terminating}, false},
+		{"a node that is cut off and not in the memory must not count as gone", []client.Object{terminating, nodeWith(corev1.ConditionUnknown)}, []client.Object{terminating}, false},
+		{"a node that the API server does not know either is gone", []client.Object{terminating}, []client.Object{terminating}, true},
+		{"a node that is out of service", []client.Object{terminating, nodeWith(corev1.ConditionUnknown, corev1.TaintNodeOutOfService)}, nil, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t, tc.live, tc.memory...)
+			_, err := f.reconcile()
+			require.NoError(t, err)
+			if tc.released {
+				assert.Equal(t, []string{"gone"}, f.finalizers())
+				assert.Empty(t, f.networks.held)
+				return
+			}
+			assert.Equal(t, []string{ours}, f.finalizers())
+			assert.True(t, f.networks.held["uid-1"])
+		})
+	}
+	t.Run("a node that cannot be read must not count as gone", func(t *testing.T) {
+		f := newFixture(t, []client.Object{terminating})
+		f.controller.cfg.Live = interceptor.NewClient(f.live, interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return apierrors.NewServiceUnavailable("away")
+			}})
+		_, err := f.reconcile()
+		require.ErrorContains(t, err, "reading the pod's node: away")
+		assert.Equal(t, []string{ours}, f.finalizers())
+		assert.True(t, f.networks.held["uid-1"])
+	})
+}
+
+func TestANodeThatGoesAwayBringsItsPodsUp(t *testing.T) {
+	on := func(name, node string, list ...string) *corev1.Pod {
+		return podWith(finalizers(list...), func(p *corev1.Pod) { p.Name, p.UID, p.Spec.NodeName = name, types.UID(name), node })
+	}
+	objects := []client.Object{on("a", "n1", ours), on("b", "n1", "x.com/y", ours), on("foreign", "n1", "x.com/y"), on("plain", "n1"),
+		on("elsewhere", "n2", ours), on("unbound", "", ours)}
+	for _, tc := range []struct {
+		name string
+		node *corev1.Node
+		want string
+	}{
+		{"a node that was deleted", nil, "a b"},
+		{"a node that is out of service", nodeWith(corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "a b"},
+		{"a node in order must not", nodeWith(corev1.ConditionTrue), ""},
+		{"a node that is only NotReady must not", nodeWith(corev1.ConditionFalse), ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			all := objects
+			if tc.node != nil {
+				all = append([]client.Object{tc.node}, objects...)
+			}
+			f := newFixture(t, all)
+			var names []string
+			for _, request := range f.controller.podsOf(t.Context(), nodeWith(corev1.ConditionTrue)) {
+				require.Equal(t, "ns", request.Namespace)
+				names = append(names, request.Name)
+			}
+			assert.Equal(t, tc.want, strings.Join(names, " "))
+		})
+	}
+}
+
+func TestMetricsAreRegisteredOnce(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	c, err := New(Config{Registerer: registry})
+	require.NoError(t, err)
+	c.released.WithLabelValues("released")
+	problems, err := testutil.GatherAndLint(registry)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+	_, err = New(Config{Registerer: registry})
+	require.ErrorContains(t, err, "registering metrics of the release")
+}
