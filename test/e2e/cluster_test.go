@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -166,13 +167,7 @@ func (w *world) gone(name string) {
 	if !apierrors.IsNotFound(err) {
 		require.NoError(w.t, err)
 	}
-	w.eventually(name+" is gone", func(ctx context.Context) error {
-		_, err := w.client.CoreV1().Pods(tenantA).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("pod %s is there: %w", name, err)
-	})
+	w.podGone(name)
 }
 
 func (w *world) allocations() []tenant.Allocation {
@@ -213,9 +208,20 @@ func (w *world) faults(rules ...engine.Fault) {
 	if rules == nil {
 		rules = []engine.Fault{}
 	}
-	body, err := json.Marshal(rules)
+	w.tellMock(http.MethodPut, "/mock/faults", rules)
+}
+
+// forget makes the mock lose its memory of a pod; the networks stay.
+func (w *world) forget(uid types.UID) {
+	w.t.Helper()
+	w.tellMock(http.MethodPost, "/mock/forget", map[string]any{"podUID": uid})
+}
+
+func (w *world) tellMock(method, path string, content any) {
+	w.t.Helper()
+	body, err := json.Marshal(content)
 	require.NoError(w.t, err)
-	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPut, w.MockURL()+"/mock/faults", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(w.t.Context(), method, w.MockURL()+path, bytes.NewReader(body))
 	require.NoError(w.t, err)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
