@@ -35,7 +35,7 @@ import (
 )
 
 // patience bounds every wait: the machine may be busy, the system is not slow.
-const patience = 90 * time.Second
+const patience = 150 * time.Second
 
 const (
 	tenantA = "tenant-a"
