@@ -66,7 +66,7 @@ func newOptions() *options {
 
 	fs.DurationVar(&o.refresh, "refresh-interval", feed.DefaultInterval, "How often the pools are recounted and logged.")
 	fs.DurationVar(&o.sandboxWait, "sandbox-wait", release.DefaultSandboxWait, "How long the sandbox of a terminal pod is waited for on nodes that do not report it.")
-	fs.DurationVar(&o.forceRelease, "force-release-after", 0, "Give a deleted pod's networks back this long after its grace period even though its node does not say that it stopped. Dangerous: on a node that is cut off the pod may still use them. 0 means never.")
+	fs.DurationVar(&o.forceRelease, "force-release-after", 0, "Let a deleted pod go this long after its grace period even though its node does not say that it stopped, or the tenant-controller does not take its networks back. Dangerous: on a node that is cut off the pod may still use them. 0 means never.")
 	fs.DurationVar(&o.sweepPeriod, "sweep-period", release.DefaultSweepPeriod, "How often allocations and pods are compared.")
 	fs.DurationVar(&o.sweepGrace, "sweep-grace", release.DefaultSweepGrace, "How long ago an allocation's last use must be before it is taken as left behind.")
 	fs.DurationVar(&o.unboundAfter, "sweep-unbound-after", release.DefaultUnboundAfter, "The same for an allocation whose pod exists but is not bound; at least 2m.")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"io"
-	"os"
 	"testing"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) {
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged // each parse of a test applies the same
-	os.Exit(m.Run())
+	m.Run()
 }
 
 func parse(args ...string) (*options, error) {

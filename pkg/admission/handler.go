@@ -65,9 +65,13 @@ func NewHandler(injector *Injector, decoder ctrladmission.Decoder, registerer pr
 // Handle implements controller-runtime's admission.Handler.
 func (h *Handler) Handle(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 	start := time.Now()
-	response, result := h.handle(ctx, req)
-	h.duration.Observe(time.Since(start).Seconds())
-	h.reviews.WithLabelValues(result).Inc()
+	result := resultError // unless handle returns: controller-runtime answers for a panic that passes through here
+	defer func() {
+		h.duration.Observe(time.Since(start).Seconds())
+		h.reviews.WithLabelValues(result).Inc()
+	}()
+	var response ctrladmission.Response
+	response, result = h.handle(ctx, req)
 	return response
 }
 

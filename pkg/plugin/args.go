@@ -31,17 +31,17 @@ type Args struct {
 	// ScoringStrategy defaults to Spread.
 	ScoringStrategy ScoringStrategy `json:"scoringStrategy,omitempty"`
 	// PoolConfig names the ConfigMap with the pools, webhook-system/resource-pool-config by default.
-	PoolConfig ObjectRef `json:"poolConfig,omitempty"`
+	PoolConfig ObjectRef `json:"poolConfig"`
 	// Cluster identifies this cluster to the tenant-controller. By default it is the UID of the namespace kube-system.
 	Cluster string `json:"cluster,omitempty"`
 	// TenantController says how the tenant-controller is reached.
-	TenantController TenantController `json:"tenantController,omitempty"`
+	TenantController TenantController `json:"tenantController"`
 	// PreBindTimeout bounds all that PreBind does for one pod, 15s by default.
-	PreBindTimeout metav1.Duration `json:"preBindTimeout,omitempty"`
+	PreBindTimeout metav1.Duration `json:"preBindTimeout"`
 	// BindTimeout bounds the binding call, 10s by default.
-	BindTimeout metav1.Duration `json:"bindTimeout,omitempty"`
+	BindTimeout metav1.Duration `json:"bindTimeout"`
 	// Breaker says when pods wait instead of asking a tenant-controller that is sick.
-	Breaker BreakerArgs `json:"breaker,omitempty"`
+	Breaker BreakerArgs `json:"breaker"`
 }
 
 // ObjectRef names an object.
@@ -54,9 +54,9 @@ type ObjectRef struct {
 type TenantController struct {
 	// URL is overridden by the environment variable TENANT_CONTROLLER_URL.
 	URL           string          `json:"url,omitempty"`
-	Timeout       metav1.Duration `json:"timeout,omitempty"`
+	Timeout       metav1.Duration `json:"timeout"`
 	Retries       int             `json:"retries,omitempty"`
-	RetryInterval metav1.Duration `json:"retryInterval,omitempty"`
+	RetryInterval metav1.Duration `json:"retryInterval"`
 }
 
 // BreakerArgs are the limits of the circuit breakers, of which there is one a tenant and one for all.
@@ -64,7 +64,7 @@ type BreakerArgs struct {
 	// Failures in a row open a breaker, 5 by default.
 	Failures uint32 `json:"failures,omitempty"`
 	// Pause is how long a breaker stays open before one pod is let through as a probe, 10s by default.
-	Pause metav1.Duration `json:"pause,omitempty"`
+	Pause metav1.Duration `json:"pause"`
 }
 
 // parseArgs decodes strictly, sets defaults and validates. The framework itself decodes the arguments of plugins that it

@@ -208,7 +208,6 @@ func TestBindFindsOutHowAFailedBindingWent(t *testing.T) {
 				require.Equal(t, networks, f.stored(pod).Annotations[rdma.NetworksAnnotation])
 			} else {
 				requireFault(t, status, tc.want)
-				requireFault(t, status, "")
 			}
 			require.Len(t, f.allocator.asked(), 1)
 		})

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -131,12 +130,23 @@ func newFixture(t *testing.T, s setup) *fixture {
 	f.namespace(teamA, acme)
 	f.namespace(teamB, "")
 	f.see(s.placed...)
+	for _, node := range s.nodes {
+		f.seeNode(node)
+	}
+	// The tests of PreBind and Bind skip Filter, and ask for any pool there.
+	f.seeNode(newNode(node1, vfPool, 2, pfPool, 2, sharedPool, 2, retiredPool, 2))
 	return f
+}
+
+// seeNode lets the informer show the node.
+func (f *fixture) seeNode(node *corev1.Node) {
+	f.t.Helper()
+	require.NoError(f.t, f.informers.Core().V1().Nodes().Informer().GetIndexer().Update(node))
 }
 
 // context ends with the test, and keeps what the framework logs to itself.
 func (f *fixture) context() context.Context {
-	return klog.NewContext(f.t.Context(), logr.Discard())
+	return klog.NewContext(f.t.Context(), klog.Logger{})
 }
 
 // provided makes our plugin's factory hand out one with the fixture's fakes.
@@ -450,7 +460,7 @@ func (s *podServer) bind(binding *corev1.Binding) error {
 	pod.Spec.NodeName = binding.Target.Name
 	pod.Status.NominatedNodeName = ""
 	if pod.Annotations == nil {
-		pod.Annotations = map[string]string{}
+		pod.Annotations = binding.Annotations
 	}
 	maps.Copy(pod.Annotations, binding.Annotations)
 	if err := s.client.Tracker().Update(podsResource, pod, pod.Namespace); err != nil {

@@ -44,7 +44,8 @@ type TenantNetwork struct {
 	allocator  Allocator
 	nads       attachments
 	pods       corelisters.PodLister
-	ours       cache.Indexer
+	byIndex    cache.Indexer
+	nodes      corelisters.NodeLister
 	namespaces corelisters.NamespaceLister
 	breakers   *breakers
 	inFlight   *inFlight
@@ -99,7 +100,7 @@ func newPlugin(ctx context.Context, args *Args, handle fwk.Handle, allocator All
 	}
 	factory := handle.SharedInformerFactory()
 	podInformer := factory.Core().V1().Pods()
-	if err := addOursIndex(podInformer.Informer()); err != nil {
+	if err := addIndexes(podInformer.Informer()); err != nil {
 		return nil, err
 	}
 	p := &TenantNetwork{
@@ -110,7 +111,8 @@ func newPlugin(ctx context.Context, args *Args, handle fwk.Handle, allocator All
 		allocator:  allocator,
 		nads:       nads,
 		pods:       podInformer.Lister(),
-		ours:       podInformer.Informer().GetIndexer(),
+		byIndex:    podInformer.Informer().GetIndexer(),
+		nodes:      factory.Core().V1().Nodes().Lister(),
 		namespaces: factory.Core().V1().Namespaces().Lister(),
 		inFlight:   newInFlight(sharedMetrics().inFlight),
 		clock:      c,

@@ -84,6 +84,9 @@ func (p *TenantNetwork) networksFor(ctx context.Context, assignment rdma.Assignm
 	if current, err = p.waiting(pod, assignment); err != nil {
 		return "", err
 	}
+	if err := p.stillFits(current, assignment, node); err != nil {
+		return "", err
+	}
 	return p.annotation(ctx, current, assignment, answer)
 }
 
@@ -133,10 +136,8 @@ func (p *TenantNetwork) ensure(ctx context.Context, assignment rdma.Assignment, 
 	if err != nil {
 		return nil, err
 	}
-	ask := tenant.EnsureRequest{Cluster: p.cluster, Namespace: pod.Namespace, Pod: pod.Name, Tenant: tenantName, Node: node}
-	for _, e := range assignment {
-		ask.Requests = append(ask.Requests, tenant.Request{Type: string(e.Type), Pool: string(e.Pool), Count: e.Count})
-	}
+	ask := tenant.EnsureRequest{Cluster: p.cluster, Namespace: pod.Namespace, Pod: pod.Name, Tenant: tenantName, Node: node,
+		Requests: tenant.RequestsOf(assignment)}
 	answer, err := p.ensureOnce(ctx, pod.UID, ask)
 	var conflict *tenant.Error
 	if !tenant.IsConflict(err) || !errors.As(err, &conflict) {

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"tenant.network/tenant-webhook/pkg/pools"
@@ -20,21 +19,12 @@ type podUID = types.UID
 // oursIndex lists the pods that carry our finalizer by namespace.
 const oursIndex = Name + "/ours"
 
-func addOursIndex(informer cache.SharedIndexInformer) error {
-	if _, ok := informer.GetIndexer().GetIndexers()[oursIndex]; ok {
-		return nil // another profile's instance was here first
+func indexOurs(object any) ([]string, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || !slices.Contains(pod.Finalizers, rdma.Finalizer) {
+		return nil, nil
 	}
-	err := informer.AddIndexers(cache.Indexers{oursIndex: func(object any) ([]string, error) {
-		pod, ok := object.(*corev1.Pod)
-		if !ok || !slices.Contains(pod.Finalizers, rdma.Finalizer) {
-			return nil, nil
-		}
-		return []string{pod.Namespace}, nil
-	}})
-	if err != nil {
-		return fmt.Errorf("index of RDMA pods: %w", err)
-	}
-	return nil
+	return []string{pod.Namespace}, nil
 }
 
 // PreFilter decides whether the pod is ours, and refuses it where looking at nodes would be in vain.
@@ -69,7 +59,7 @@ func (p *TenantNetwork) groupConflict(pod *corev1.Pod, assignment rdma.Assignmen
 	if group == (pools.Group{}) {
 		return ""
 	}
-	members, err := p.ours.ByIndex(oursIndex, pod.Namespace)
+	members, err := p.byIndex.ByIndex(oursIndex, pod.Namespace)
 	if err != nil {
 		return ""
 	}

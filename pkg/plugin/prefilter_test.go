@@ -134,7 +134,7 @@ func TestTenantOf(t *testing.T) {
 func TestOursIndexIsSharedByProfiles(t *testing.T) {
 	f := newFixture(t, setup{})
 	informer := f.informers.Core().V1().Pods().Informer()
-	require.NoError(t, addOursIndex(informer))
+	require.NoError(t, addIndexes(informer))
 	f.see(vfPod("p", 1), plainPod(teamA, "plain"))
 	indexed, err := informer.GetIndexer().ByIndex(oursIndex, teamA)
 	require.NoError(t, err)

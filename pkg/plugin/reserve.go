@@ -5,48 +5,69 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/component-base/metrics"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"tenant.network/tenant-webhook/pkg/rdma"
 )
 
-// inFlight is the set of pods between Reserve and the end of their binding. All profiles share the gauge, so that it
-// counts up and down and is never set.
+// inFlight holds the pods between Reserve and the end of their binding. All profiles share the gauge, so that it counts
+// up and down and is never set.
 type inFlight struct {
 	gauge *metrics.Gauge
 	mu    sync.Mutex
-	pods  sets.Set[podUID]
+	pods  map[podUID]placement
+}
+
+// placement is where a pod is about to be bound, and what it takes there.
+type placement struct {
+	node       string
+	assignment rdma.Assignment
 }
 
 func newInFlight(gauge *metrics.Gauge) *inFlight {
-	return &inFlight{gauge: gauge, pods: sets.New[podUID]()}
+	return &inFlight{gauge: gauge, pods: map[podUID]placement{}}
 }
 
-func (f *inFlight) add(uid podUID) {
+func (f *inFlight) add(uid podUID, p placement) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.pods.Has(uid) {
-		f.pods.Insert(uid)
+	if _, ok := f.pods[uid]; !ok {
 		f.gauge.Inc()
 	}
+	f.pods[uid] = p
 }
 
 func (f *inFlight) remove(uid podUID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.pods.Has(uid) {
-		f.pods.Delete(uid)
+	if _, ok := f.pods[uid]; ok {
+		delete(f.pods, uid)
 		f.gauge.Dec()
 	}
 }
 
+// on returns what is about to be bound to a node, by pod.
+func (f *inFlight) on(node string) map[podUID]rdma.Assignment {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	found := map[podUID]rdma.Assignment{}
+	for uid, p := range f.pods {
+		if p.node == node {
+			found[uid] = p.assignment
+		}
+	}
+	return found
+}
+
 // Reserve remembers the pod in memory and nothing else: it also runs in simulations. It never rejects what Filter let
 // pass, or the pod would come back to the same node for ever.
-func (p *TenantNetwork) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
-	if c, err := readCycle(state); err != nil || c == nil {
+func (p *TenantNetwork) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+	c, err := readCycle(state)
+	if err != nil || c == nil {
 		return fwk.AsStatus(err)
 	}
-	p.inFlight.add(pod.UID)
+	p.inFlight.add(pod.UID, placement{node: node, assignment: c.assignment})
 	return nil
 }
 

@@ -24,7 +24,7 @@ func (p *TenantNetwork) Score(_ context.Context, state fwk.CycleState, _ *corev1
 	}
 	score := sum / int64(len(list))
 	if p.args.ScoringStrategy == BinPack {
-		score = fwk.MaxNodeScore - score
+		score = fwk.MaxScore - score
 	}
 	return score, nil
 }
@@ -38,5 +38,5 @@ func freeShare(allocatable, requested int64) int64 {
 	if allocatable <= 0 || requested >= allocatable {
 		return 0
 	}
-	return int64(float64(allocatable-max(requested, 0)) / float64(allocatable) * float64(fwk.MaxNodeScore))
+	return int64(float64(allocatable-max(requested, 0)) / float64(allocatable) * float64(fwk.MaxScore))
 }

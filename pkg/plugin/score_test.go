@@ -12,7 +12,7 @@ import (
 	"tenant.network/tenant-webhook/pkg/rdma"
 )
 
-// scores scores a node with every number of devices in use.
+// scores rates a node with every number of devices in use.
 func scores(t *testing.T, strategy ScoringStrategy, pod *corev1.Pod, total int) []int64 {
 	t.Helper()
 	all := make([]int64, 0, total)
@@ -57,10 +57,10 @@ func TestScoreDoesNotTellNodesApartForPlainPods(t *testing.T) {
 func TestFreeShareStaysInRangeAndFallsWithUse(t *testing.T) {
 	figures := []int64{math.MinInt64, -1, 0, 1, 2, 3, 7, 99, 100, 101, 1 << 40, math.MaxInt64}
 	for _, allocatable := range figures {
-		last := fwk.MaxNodeScore
+		last := fwk.MaxScore
 		for _, requested := range figures {
 			share := freeShare(allocatable, requested)
-			require.GreaterOrEqual(t, share, fwk.MinNodeScore, "%d of %d", requested, allocatable)
+			require.GreaterOrEqual(t, share, fwk.MinScore, "%d of %d", requested, allocatable)
 			require.LessOrEqual(t, share, last, "%d of %d must not score above fewer", requested, allocatable)
 			last = share
 		}

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/scheduler-plugins/apis/scheduling"
 )
 
 // SchedulingGroupField is the only field that a GroupKey can name.
@@ -38,7 +39,7 @@ func (k GroupKey) validate() error {
 func DefaultGroupKeys() []GroupKey {
 	return []GroupKey{
 		{Field: SchedulingGroupField},
-		{Label: "scheduling.x-k8s.io/pod-group"},
+		{Label: scheduling.GroupName + "/pod-group"},
 		{Label: "training.kubeflow.org/job-name"},
 		{Label: "leaderworkerset.sigs.k8s.io/group-key"},
 		{Label: "jobset.sigs.k8s.io/jobset-name"},

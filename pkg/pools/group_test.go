@@ -6,14 +6,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
+	"sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 )
 
 func TestGroupOf(t *testing.T) {
 	// Each as the project of that name writes it: scheduler-plugins v0.34.7 (apis/scheduling/v1alpha1.PodGroupLabel),
 	// training-operator, LeaderWorkerSet (GroupUniqueHashLabelKey), JobSet (JobSetNameKey).
 	const (
-		podGroup = "scheduling.x-k8s.io/pod-group"
+		podGroup = v1alpha1.PodGroupLabel
 		training = "training.kubeflow.org/job-name"
 		lws      = "leaderworkerset.sigs.k8s.io/group-key"
 		jobset   = "jobset.sigs.k8s.io/jobset-name"
@@ -30,16 +30,16 @@ func TestGroupOf(t *testing.T) {
 		{name: "the training-operator", labels: map[string]string{training: "g"}, want: Group{"ns", training, "g"}},
 		{name: "LeaderWorkerSet", labels: map[string]string{lws: "g"}, want: Group{"ns", lws, "g"}},
 		{name: "JobSet", labels: map[string]string{jobset: "g"}, want: Group{"ns", jobset, "g"}},
-		{name: "Kubernetes' own PodGroup", ref: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}, want: Group{"ns", SchedulingGroupField, "g"}},
+		{name: "Kubernetes' own PodGroup", ref: &corev1.PodSchedulingGroup{PodGroupName: new("g")}, want: Group{"ns", SchedulingGroupField, "g"}},
 		{name: "the first key in order decides", labels: map[string]string{jobset: "late", podGroup: "g"}, want: Group{"ns", podGroup, "g"}},
-		{name: "the field comes before the labels", labels: map[string]string{podGroup: "late"}, ref: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")},
+		{name: "the field comes before the labels", labels: map[string]string{podGroup: "late"}, ref: &corev1.PodSchedulingGroup{PodGroupName: new("g")},
 			want: Group{"ns", SchedulingGroupField, "g"}},
 		{name: "an empty label must not name a group", labels: map[string]string{podGroup: "", jobset: "g"}, want: Group{"ns", jobset, "g"}},
 		{name: "a reference to nothing must not name a group", labels: map[string]string{jobset: "g"}, ref: &corev1.PodSchedulingGroup{}, want: Group{"ns", jobset, "g"}},
-		{name: "an empty reference must not name a group", labels: map[string]string{jobset: "g"}, ref: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("")}, want: Group{"ns", jobset, "g"}},
+		{name: "an empty reference must not name a group", labels: map[string]string{jobset: "g"}, ref: &corev1.PodSchedulingGroup{PodGroupName: new("")}, want: Group{"ns", jobset, "g"}},
 		{name: "a key that is not configured must not count", policy: "groupKeys: [{label: gang}]", labels: map[string]string{podGroup: "g"}},
 		{name: "a configured label counts", policy: "groupKeys: [{label: gang}]", labels: map[string]string{"gang": "g"}, want: Group{"ns", "gang", "g"}},
-		{name: "groups can be switched off", policy: "groupKeys: []", labels: map[string]string{podGroup: "g"}, ref: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}},
+		{name: "groups can be switched off", policy: "groupKeys: []", labels: map[string]string{podGroup: "g"}, ref: &corev1.PodSchedulingGroup{PodGroupName: new("g")}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels}, Spec: corev1.PodSpec{SchedulingGroup: tc.ref}}

@@ -279,17 +279,8 @@ func (s *sim) onNode(node string, name corev1.ResourceName) (held, releasing int
 
 // naive is D6 for one type, word by word.
 func (s *sim) naive(d Demand, ask rdma.Ask, group string) string {
-	var options []corev1.ResourceName
 	held := s.heldByGroup(group, ask.Type, d.AdmissionID)
-	for _, pool := range s.cfg.Pools {
-		if len(held) > 0 && slices.Contains(held, pool.Name) {
-			options = []corev1.ResourceName{pool.Name}
-			break
-		}
-		if len(held) == 0 && slices.Contains(pool.Types, ask.Type) && (!pool.Shared || ask.Count == 1) {
-			options = append(options, pool.Name)
-		}
-	}
+	options := s.options(ask, held)
 	if len(options) == 0 || options[0] == shared && ask.Count > 1 {
 		return "refused"
 	}
@@ -304,19 +295,39 @@ func (s *sim) naive(d Demand, ask rdma.Ask, group string) string {
 		}
 	}
 	for _, pool := range options {
-		for _, n := range s.nodes {
-			ever := func(name corev1.ResourceName) int64 {
-				return max(quantity(n.Status.Capacity, name), quantity(n.Status.Allocatable, name))
-			}
-			if selects(d.Pod, n) && ever(pool) >= ask.Count && ever(gpu) >= requested(d.Pod, gpu) {
-				return say(pool, Waits)
-			}
+		if s.everRoom(d, ask.Count, pool) {
+			return say(pool, Waits)
 		}
 	}
 	if s.cfg.Policy.WhenFull == Reject && len(held) == 0 {
 		return "refused"
 	}
 	return say(options[0], NoNode)
+}
+
+func (s *sim) options(ask rdma.Ask, held []corev1.ResourceName) []corev1.ResourceName {
+	var options []corev1.ResourceName
+	for _, pool := range s.cfg.Pools {
+		if slices.Contains(held, pool.Name) {
+			return []corev1.ResourceName{pool.Name}
+		}
+		if len(held) == 0 && slices.Contains(pool.Types, ask.Type) && (!pool.Shared || ask.Count == 1) {
+			options = append(options, pool.Name)
+		}
+	}
+	return options
+}
+
+func (s *sim) everRoom(d Demand, count int64, pool corev1.ResourceName) bool {
+	for _, n := range s.nodes {
+		ever := func(name corev1.ResourceName) int64 {
+			return max(quantity(n.Status.Capacity, name), quantity(n.Status.Allocatable, name))
+		}
+		if selects(d.Pod, n) && ever(pool) >= count && ever(gpu) >= requested(d.Pod, gpu) {
+			return true
+		}
+	}
+	return false
 }
 
 func selects(p *corev1.Pod, n *corev1.Node) bool {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,6 +30,7 @@ import (
 // Reasons of Events on pods.
 const (
 	reasonReleaseFailed = "NetworkReleaseFailed"
+	reasonForced        = "NetworksForceReleased"
 )
 
 // Defaults of Config.
@@ -38,6 +40,8 @@ const (
 	// Retries start at once and end at the longest pause that still gives networks back soon after an outage.
 	firstRetry  = 200 * time.Millisecond
 	longestWait = 30 * time.Second
+	// rememberedPods is more than end within the moment that the informer is behind.
+	rememberedPods = 8192
 )
 
 // Releaser gives networks back. Release is idempotent: gone already is success.
@@ -76,6 +80,8 @@ type Controller struct {
 	cfg      Config
 	policy   policy
 	released *prometheus.CounterVec
+	// done has the UIDs of the pods whose finalizer was removed last.
+	done *lru.Cache
 }
 
 // New returns a controller.
@@ -89,10 +95,10 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
 	}
-	c := &Controller{cfg: cfg, policy: policy{sandboxWait: cfg.SandboxWait, forceAfter: cfg.ForceAfter},
+	c := &Controller{cfg: cfg, done: lru.New(rememberedPods), policy: policy{sandboxWait: cfg.SandboxWait, forceAfter: cfg.ForceAfter},
 		released: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rdma_release_pods_total",
-			Help: "Pods whose networks were given back and whose finalizer was removed, or whose release failed, by result: released or failed.",
+			Help: "Pods by result: released, forced (the finalizer went without a release), or failed (tried again).",
 		}, []string{"result"}),
 	}
 	if cfg.Registerer != nil {
@@ -165,6 +171,9 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	if !hasFinalizer(pod) {
 		return reconcile.Result{}, nil
 	}
+	if _, done := c.done.Get(pod.UID); done {
+		return reconcile.Result{}, nil // the memory has not heard of our own patch yet
+	}
 	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
 	defer cancel()
 	node, err := c.nodeOf(ctx, pod)
@@ -178,17 +187,24 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 		return reconcile.Result{RequeueAfter: v.after}, nil
 	}
 	// 0: whatever there is. The networks belong to the pod's UID, and the pod is over.
+	result := "released"
 	if err := c.cfg.Releaser.Release(ctx, c.cfg.Cluster, pod.UID, 0); err != nil {
 		c.released.WithLabelValues("failed").Inc()
-		c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleaseFailed, "Release",
-			"The pod's networks could not be given back, which is tried again: %v", err)
-		return reconcile.Result{}, fmt.Errorf("releasing the networks: %w", err)
+		if !c.policy.overdue(pod, c.cfg.Clock.Now()) {
+			c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleaseFailed, "Release",
+				"The pod's networks could not be given back, which is tried again: %v", err)
+			return reconcile.Result{}, fmt.Errorf("releasing the networks: %w", err)
+		}
+		result = "forced"
+		c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonForced, "Release",
+			"The pod goes although its networks could not be given back (%v), since --force-release-after=%v is over; the sweep gives them back later.", err, c.cfg.ForceAfter)
 	}
 	if err := c.removeFinalizer(ctx, pod); err != nil {
 		return reconcile.Result{}, err
 	}
-	c.released.WithLabelValues("released").Inc()
-	logger.Info("networks released", "reason", v.reason, "node", pod.Spec.NodeName)
+	c.done.Add(pod.UID, nil)
+	c.released.WithLabelValues(result).Inc()
+	logger.Info("networks released", "result", result, "reason", v.reason, "node", pod.Spec.NodeName)
 	return reconcile.Result{}, nil
 }
 

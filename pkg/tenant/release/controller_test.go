@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -90,7 +92,7 @@ func newFixture(t *testing.T, live []client.Object, memory ...client.Object) *fi
 	build := func(objects []client.Object, funcs interceptor.Funcs) client.WithWatch {
 		b := fake.NewClientBuilder().WithIndex(&corev1.Pod{}, nodeIndex, indexByNode).WithInterceptorFuncs(funcs)
 		for _, object := range objects {
-			b.WithObjects(object.DeepCopyObject().(client.Object)) //nolint:forcetypeassert // a copy
+			b.WithObjects(object.DeepCopyObject().(client.Object))
 			if pod, ok := object.(*corev1.Pod); ok {
 				f.networks.held[pod.UID] = true
 			}
@@ -443,4 +445,40 @@ func TestMetricsAreRegisteredOnce(t *testing.T) {
 	assert.Empty(t, problems)
 	_, err = New(Config{Registerer: registry})
 	require.ErrorContains(t, err, "registering metrics of the release")
+}
+
+func TestAnOverduePodGoesThoughItsNetworksCannotBeGivenBack(t *testing.T) {
+	pod := rdmaPod("p", "u1", "n1", hasSucceeded, func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: now.Add(-10 * time.Minute)} })
+	for name, tc := range map[string]struct {
+		forceAfter time.Duration
+		wantGone   bool
+		wantEvent  string
+	}{
+		"by default it waits":                 {0, false, reasonReleaseFailed},
+		"before the time is over it waits":    {11 * time.Minute, false, reasonReleaseFailed},
+		"when the time is over it goes, said": {10 * time.Minute, true, reasonForced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, []client.Object{pod})
+			f.controller.policy.forceAfter = tc.forceAfter
+			f.networks.broken = errors.New("down")
+			_, err := f.reconcile()
+			require.Equal(t, tc.wantGone, err == nil)
+			require.Equal(t, tc.wantGone, !slices.Contains(f.finalizers(), rdma.Finalizer))
+			require.Len(t, f.events.all, 1)
+			require.Contains(t, f.events.all[0], tc.wantEvent)
+			require.True(t, f.networks.held["u1"], "the tenant-controller still has them, for the sweep")
+		})
+	}
+}
+
+func TestAnOldMemoryDoesNotReleaseTwice(t *testing.T) {
+	pod := rdmaPod("p", "u1", "n1", hasSucceeded)
+	f := newFixture(t, []client.Object{pod})
+	_, err := f.reconcile()
+	require.NoError(t, err)
+	f.networks.broken = errors.New("must not be asked again")
+	_, err = f.reconcile()
+	require.NoError(t, err)
+	require.InDelta(t, 1, testutil.ToFloat64(f.controller.released.WithLabelValues("released")), 0)
 }

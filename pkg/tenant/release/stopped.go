@@ -44,15 +44,20 @@ func (p policy) stopped(pod *corev1.Pod, node *corev1.Node, now time.Time) verdi
 	case pod.DeletionTimestamp == nil:
 		return verdict{reason: "the pod runs"}
 	}
-	if p.forceAfter > 0 {
-		// The deletion timestamp lies in the future by the grace period.
-		left := pod.DeletionTimestamp.Add(p.forceAfter).Sub(now)
-		if left <= 0 {
-			return verdict{stopped: true, reason: "the time of --force-release-after is over"}
-		}
-		return verdict{reason: "the containers are stopping", after: left}
+	if p.overdue(pod, now) {
+		return verdict{stopped: true, reason: "the time of --force-release-after is over"}
 	}
-	return verdict{reason: "the containers are stopping"}
+	v := verdict{reason: "the containers are stopping"}
+	if p.forceAfter > 0 {
+		v.after = pod.DeletionTimestamp.Add(p.forceAfter).Sub(now)
+	}
+	return v
+}
+
+// overdue reports whether the pod has been deleted for longer than an administrator allows.
+func (p policy) overdue(pod *corev1.Pod, now time.Time) bool {
+	// The deletion timestamp is the end of the grace period.
+	return p.forceAfter > 0 && pod.DeletionTimestamp != nil && !now.Before(pod.DeletionTimestamp.Add(p.forceAfter))
 }
 
 func terminal(pod *corev1.Pod) bool {

@@ -112,7 +112,7 @@ func rdmaPod(name string, uid types.UID, node string, change ...func(*corev1.Pod
 }
 
 func withoutFinalizer(pod *corev1.Pod) { pod.Finalizers = nil }
-func hasSucceeded(pod *corev1.Pod)        { pod.Status.Phase = corev1.PodSucceeded }
+func hasSucceeded(pod *corev1.Pod)     { pod.Status.Phase = corev1.PodSucceeded }
 
 type sweepFixture struct {
 	*Sweeper

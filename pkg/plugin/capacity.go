@@ -1,0 +1,95 @@
+package plugin
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"tenant.network/tenant-webhook/pkg/rdma"
+)
+
+// devicesIndex lists the pods that request any extended resource by node.
+const devicesIndex = Name + "/devices"
+
+func indexDevices(object any) ([]string, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" {
+		return nil, nil
+	}
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for name := range containers[i].Resources.Requests {
+				if strings.Contains(string(name), "/") {
+					return []string{pod.Spec.NodeName}, nil
+				}
+			}
+		}
+	}
+	return nil, nil
+}
+
+// stillFits looks at the node once more after the tenant-controller's answer, which can take seconds: meanwhile another
+// scheduler may have bound pods there, a device plugin may have lost devices, the node may be gone. A kubelet would
+// refuse the pod for good. The scheduler's snapshot must not be read while binding, so this goes by the informers, and
+// by what this plugin has in flight itself.
+func (p *TenantNetwork) stillFits(pod *corev1.Pod, assignment rdma.Assignment, nodeName string) error {
+	node, err := p.nodes.Get(nodeName)
+	if err != nil {
+		return fmt.Errorf("the node is gone: %w", err)
+	}
+	held, err := p.heldByOthers(pod, assignment.Pools(), nodeName)
+	if err != nil {
+		return err
+	}
+	for _, pool := range assignment.Pools() {
+		allocatable := node.Status.Allocatable[pool]
+		if need := assignment.Total(pool); allocatable.Value()-held[pool] < need && (!allocatable.IsZero() || !p.servedByDRA(pool)) {
+			return fmt.Errorf("node %s changed while the tenant-controller was asked: %s", nodeName, shortage(pool, allocatable.Value(), held[pool], need))
+		}
+	}
+	return nil
+}
+
+// heldByOthers counts what the node's other pods hold of the pools, bound or in flight.
+func (p *TenantNetwork) heldByOthers(pod *corev1.Pod, list []corev1.ResourceName, nodeName string) (map[corev1.ResourceName]int64, error) {
+	bound, err := p.byIndex.ByIndex(devicesIndex, nodeName)
+	if err != nil {
+		return nil, fmt.Errorf("pods of node %s: %w", nodeName, err)
+	}
+	held := map[corev1.ResourceName]int64{}
+	counted := map[podUID]bool{pod.UID: true}
+	for _, object := range bound {
+		other, ok := object.(*corev1.Pod)
+		if !ok || counted[other.UID] || other.Status.Phase == corev1.PodSucceeded || other.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		counted[other.UID] = true
+		requests := rdma.Requests(other)
+		for _, pool := range list {
+			quantity := requests[pool]
+			held[pool] += quantity.Value()
+		}
+	}
+	for uid, other := range p.inFlight.on(nodeName) {
+		if !counted[uid] {
+			for _, pool := range list {
+				held[pool] += other.Total(pool)
+			}
+		}
+	}
+	return held, nil
+}
+
+func addIndexes(informer cache.SharedIndexInformer) error {
+	for name, index := range map[string]cache.IndexFunc{oursIndex: indexOurs, devicesIndex: indexDevices} {
+		if _, ok := informer.GetIndexer().GetIndexers()[name]; ok {
+			continue // another profile's instance was here first
+		}
+		if err := informer.AddIndexers(cache.Indexers{name: index}); err != nil {
+			return fmt.Errorf("index of pods: %w", err)
+		}
+	}
+	return nil
+}
