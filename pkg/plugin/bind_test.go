@@ -8,8 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/component-base/metrics/testutil"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -191,9 +189,7 @@ func TestBindFindsOutHowAFailedBindingWent(t *testing.T) {
 		}, want: "is being deleted"},
 		"a look that fails too says that nobody knows": {given: func(f *fixture, _ *corev1.Pod) {
 			f.server.lose = lost
-			f.client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return true, nil, errors.New("API server is away")
-			})
+			f.server.unread = errors.New("API server is away")
 		}, want: "whether the pod is bound is not known: API server is away"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	// pause is real time: the circuits have no clock that could be set.
-	pause = 150 * time.Millisecond
+	// pause is real time: the circuits have no clock that could be set. It is long enough for a busy machine to fill the
+	// queue while a breaker is open.
+	pause = 250 * time.Millisecond
 	// soon is long after anything that should happen, also on a machine that is busy.
 	soon  = 10 * time.Second
 	often = 2 * time.Millisecond
@@ -269,7 +270,7 @@ func TestBreakerGoesOnWithoutAProbeThatNeverCalls(t *testing.T) {
 func TestBreakerDoesNotWaitForPodsThatAreGone(t *testing.T) {
 	f := newBreakerFixture(t)
 	f.calls(acme, failures, refused("full"))
-	for i := range 500 {
+	for i := range 50 {
 		pod := podNamed(fmt.Sprintf("deleted-%d", i))
 		f.queue(acme, pod.Name)
 		f.remove(pod)

@@ -414,14 +414,19 @@ var podsResource = corev1.SchemeGroupVersion.WithResource("pods")
 type podServer struct {
 	client *fake.Clientset
 	mu     sync.Mutex
-	// refuse fails a binding that is not made; lose makes it and loses the answer.
-	refuse, lose error
+	// refuse fails a binding that is not made; lose makes it and loses the answer; unread fails reads of pods.
+	refuse, lose, unread error
 	// before runs ahead of each binding.
 	before func()
 }
 
 func serveBindings(client *fake.Clientset) *podServer {
 	s := &podServer{client: client}
+	client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.unread != nil, nil, s.unread
+	})
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create, ok := action.(clienttesting.CreateAction)
 		if !ok || create.GetSubresource() != "binding" {
