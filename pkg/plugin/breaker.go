@@ -115,8 +115,12 @@ func (b *breakers) allow(tenantName string) (func(error), error) {
 			doneAll(err)
 			doneTenant(err)
 		case tenant.IsFinal(err):
-			one.failed(err)
 			doneAll(answered(err))
+			if aboutThePod(err) {
+				doneTenant(errNoVerdict)
+				return
+			}
+			one.failed(err)
 			doneTenant(err)
 		case err == nil || tenant.IsConflict(err):
 			doneAll(nil)
@@ -136,6 +140,12 @@ func answered(err error) error {
 		return errNoVerdict
 	}
 	return nil
+}
+
+// aboutThePod tells a refusal of this one ask from one of its tenant: other pods of the tenant may fare better.
+func aboutThePod(err error) bool {
+	var refusal *tenant.Error
+	return errors.As(err, &refusal) && (refusal.Reason == tenant.ReasonPodChanged || refusal.Reason == tenant.ReasonInvalid)
 }
 
 func (one *breaker) failed(err error) {

@@ -120,6 +120,14 @@ func TestBreakerOfOneTenant(t *testing.T) {
 	require.True(t, f.open(acme), "another's success must not close it")
 }
 
+func TestBreakerOfATenantMustNotOpenForOnePodsFault(t *testing.T) {
+	for _, reason := range []string{tenant.ReasonPodChanged, tenant.ReasonInvalid} {
+		f := newBreakerFixture(t)
+		f.calls(acme, 2*failures, &tenant.Error{Status: 422, Reason: reason})
+		require.False(t, f.open(acme), reason)
+	}
+}
+
 func TestBreakerOfATenantIsFedByAll(t *testing.T) {
 	f := newBreakerFixture(t)
 	f.calls(acme, failures-1, unavailable())

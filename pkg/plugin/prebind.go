@@ -168,7 +168,7 @@ func (p *TenantNetwork) ownerOf(ctx context.Context, namespace string) (string, 
 	if err != nil {
 		return "", fmt.Errorf("finding the tenant that owns namespace %s: %w", namespace, err)
 	}
-	return owner(object), nil
+	return rdma.TenantOf(object.Name, object.Labels), nil
 }
 
 // ensureOnce makes one call and tells the breakers how it went.

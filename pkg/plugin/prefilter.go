@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -89,10 +88,5 @@ func (p *TenantNetwork) tenantOf(namespace string) string {
 	if err != nil {
 		return namespace
 	}
-	return owner(object)
-}
-
-// owner returns the tenant that owns a namespace.
-func owner(namespace *corev1.Namespace) string {
-	return cmp.Or(namespace.Labels[rdma.TenantLabel], namespace.Name)
+	return rdma.TenantOf(object.Name, object.Labels)
 }
