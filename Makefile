@@ -13,6 +13,8 @@ KUBE_LDFLAGS = -s -w -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION)
   -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION))) -X k8s.io/client-go/pkg/version.gitVersion=$(KUBE_VERSION)
 TOOL := go tool -modfile=hack/tools/go.mod
 FUZZTIME ?= 30s
+URL ?=
+CONFORMANCE_FLAGS ?=
 
 ##@ Try it
 
@@ -88,6 +90,10 @@ fuzz: ## Run every fuzz target for FUZZTIME (30s)
 	    echo "$$package $$target"; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
 	  done; \
 	done
+
+.PHONY: conformance
+conformance: ## Put the tenant-controller at URL through the contract's suite (CONFORMANCE_FLAGS=-help lists more)
+	@go run ./test/conformance/run -url "$(URL)" $(CONFORMANCE_FLAGS)
 
 .PHONY: help
 help: ## Show this help
