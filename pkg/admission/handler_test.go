@@ -173,6 +173,7 @@ func TestThePatchFitsTheObjectAsItWasSent(t *testing.T) {
 
 const wantsOne = `{"metadata": {"name": "p", "annotations": {"rdma.vf": "1"}}, "spec": {"containers": [{"name": "a"}]}}`
 
+// TestWhatIsNotOursMustNotBeTouched: cases W43, W45, W68 of docs/cases.md.
 func TestWhatIsNotOursMustNotBeTouched(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -260,6 +261,7 @@ func TestARefusalMustNotRepeatALongText(t *testing.T) {
 	})
 }
 
+// TestOddObjectsAreAnswered: cases W37 of docs/cases.md.
 func TestOddObjectsAreAnswered(t *testing.T) {
 	for name, object := range map[string]string{
 		"owners of kinds that nobody knows":  `{"metadata": {"annotations": {"rdma.vf": "1"}, "ownerReferences": [{"kind": "Service"}, {"apiVersion": "x.com/v1", "kind": "Odd", "controller": true}, {}]}, "spec": {"containers": [{"name": "a"}]}}`,
@@ -293,6 +295,7 @@ func TestOddObjectsAreAnswered(t *testing.T) {
 	}
 }
 
+// TestADryRunIsAnsweredInFullAndReservesNothing: cases W47, S56 of docs/cases.md.
 func TestADryRunIsAnsweredInFullAndReservesNothing(t *testing.T) {
 	s := newServer(t)
 	yes := true

@@ -17,6 +17,7 @@ import (
 
 const oneWrite = "create binding"
 
+// TestBindWritesNodeAndNetworksAtOnce: cases W16, S8 of docs/cases.md.
 func TestBindWritesNodeAndNetworksAtOnce(t *testing.T) {
 	f := newFixture(t, setup{})
 	pod := vfPod("p", 2, annotated("mine", "kept"))
@@ -143,6 +144,7 @@ func TestBindGoesByTheAgeOfTheNetworks(t *testing.T) {
 	})
 }
 
+// TestBindFindsOutHowAFailedBindingWent: cases W76, S1, S5 of docs/cases.md.
 func TestBindFindsOutHowAFailedBindingWent(t *testing.T) {
 	lost := errors.New("connection lost")
 	// elsewhere says how the API server has the pod when the call fails.
@@ -210,6 +212,7 @@ func TestBindFindsOutHowAFailedBindingWent(t *testing.T) {
 	}
 }
 
+// TestBindRefusesAReplacedPod: cases W75, S9 of docs/cases.md.
 func TestBindRefusesAReplacedPod(t *testing.T) {
 	f := newFixture(t, setup{})
 	pod := vfPod("p", 1)
@@ -223,6 +226,7 @@ func TestBindRefusesAReplacedPod(t *testing.T) {
 	require.Empty(t, f.stored(pod).Spec.NodeName)
 }
 
+// TestBindEndsThePodsTimeInFlight: cases S2, S4 of docs/cases.md.
 func TestBindEndsThePodsTimeInFlight(t *testing.T) {
 	f := newFixture(t, setup{})
 	before := inFlightPods(t)

@@ -105,6 +105,7 @@ func TestBreakerOpensAfterFailuresInARow(t *testing.T) {
 	require.ErrorContains(t, err, "503")
 }
 
+// TestBreakerOfOneTenant: cases S10, S11 of docs/cases.md.
 func TestBreakerOfOneTenant(t *testing.T) {
 	f := newBreakerFixture(t)
 	f.calls(acme, failures, refused("no addresses left"))
@@ -136,6 +137,7 @@ func TestBreakerOfATenantIsFedByAll(t *testing.T) {
 	require.False(t, f.open(bravo))
 }
 
+// TestBreakerOfAll: cases S10 of docs/cases.md.
 func TestBreakerOfAll(t *testing.T) {
 	f := newBreakerFixture(t)
 	f.call(acme, unavailable())

@@ -112,6 +112,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// TestFilterGoesByTheNodeInfoItIsGiven: cases S31 of docs/cases.md.
 func TestFilterGoesByTheNodeInfoItIsGiven(t *testing.T) {
 	victim := vfPod("victim", 1, onNode(node1))
 	f := newFixture(t, setup{nodes: []*corev1.Node{newNode(node1, vfPool, 1)}, placed: []*corev1.Pod{victim}})
@@ -125,6 +126,7 @@ func TestFilterGoesByTheNodeInfoItIsGiven(t *testing.T) {
 	require.True(t, f.framework.RunFilterPlugins(f.context(), state, pod, f.nodeInfo(node1)).IsRejected(), "the simulation must not leak")
 }
 
+// TestFilterCountsNominatedPods: cases S14 of docs/cases.md.
 func TestFilterCountsNominatedPods(t *testing.T) {
 	nominated, err := framework.NewPodInfo(vfPod("nominated", 2, withPriority(10)))
 	require.NoError(t, err)

@@ -52,6 +52,7 @@ func runHints(t *testing.T, hint func(*fixture) fwk.QueueingHintFn, cases map[st
 	}
 }
 
+// TestNodeHint: cases S24 of docs/cases.md.
 func TestNodeHint(t *testing.T) {
 	twoPools := injected(plainPod(teamA, "p"), rdma.Assignment{{Type: rdma.VF, Pool: vfPool, Count: 1}, {Type: rdma.PF, Pool: pfPool, Count: 1}})
 	runHints(t, func(f *fixture) fwk.QueueingHintFn { return f.nodeHint }, map[string]hintCase{
@@ -69,6 +70,7 @@ func TestNodeHint(t *testing.T) {
 	})
 }
 
+// TestPodHint: cases S24 of docs/cases.md.
 func TestPodHint(t *testing.T) {
 	inGroup := labelled("scheduling.x-k8s.io/pod-group", "train")
 	notOurs := plainPod(teamB, "other", onNode(node1))

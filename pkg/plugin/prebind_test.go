@@ -62,6 +62,7 @@ func TestPreBindFindsTheOwnerOfANamespaceThatTheInformerDoesNotShow(t *testing.T
 	require.Nil(t, f.allocator.holds(lost.UID), "the tenant must not be guessed")
 }
 
+// TestPreBindRefusesAnswers: cases W7, W8, W17, W80, S5 of docs/cases.md.
 func TestPreBindRefusesAnswers(t *testing.T) {
 	// nad changes the first NAD that was handed out.
 	type change = func(f *fixture, answer *tenant.Allocation)
@@ -124,6 +125,7 @@ func TestPreBindReportsAllFaultsOfAnAnswer(t *testing.T) {
 	requireFault(t, status, "gave 1 networks of pool")
 }
 
+// TestPreBindReadsSharedAndRetiredPools: cases W30 of docs/cases.md.
 func TestPreBindReadsSharedAndRetiredPools(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pool corev1.ResourceName
@@ -166,6 +168,7 @@ func TestPreBindFailsWhenNADsCannotBeRead(t *testing.T) {
 	f.mustNotBind(pod)
 }
 
+// TestPreBindAsksOnceMoreAfterAConflict: cases S9 of docs/cases.md.
 func TestPreBindAsksOnceMoreAfterAConflict(t *testing.T) {
 	f := newFixture(t, setup{})
 	pod := vfPod("p", 1)
@@ -245,6 +248,7 @@ func TestPreBindReadsThePodAgainAfterAConflict(t *testing.T) {
 	})
 }
 
+// TestPreBindGivesUpOnAPodThatChanged: cases W75, S7 of docs/cases.md.
 func TestPreBindGivesUpOnAPodThatChanged(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*fixture, *corev1.Pod)
@@ -412,6 +416,7 @@ func (a hangingAllocator) Ensure(ctx context.Context, _ podUID, _ tenant.EnsureR
 	return nil, fmt.Errorf("asked in vain: %w", context.DeadlineExceeded)
 }
 
+// TestPreBindBoundsTheCall: cases S33 of docs/cases.md.
 func TestPreBindBoundsTheCall(t *testing.T) {
 	f := newFixture(t, setup{args: Args{PreBindTimeout: metav1.Duration{Duration: 3 * time.Second}}})
 	hanging := hangingAllocator{remaining: make(chan time.Duration, 1)}
@@ -425,6 +430,7 @@ func TestPreBindBoundsTheCall(t *testing.T) {
 	require.Positive(t, remaining)
 }
 
+// TestCloneSharesNoNetworks: cases S27 of docs/cases.md.
 func TestCloneSharesNoNetworks(t *testing.T) {
 	c := &cycle{assignment: rdma.Assignment{{Type: rdma.VF, Pool: vfPool, Count: 1}}, ensured: ensured{node: node1, networks: "a", asked: time.Unix(1, 0)}}
 	clone, ok := c.Clone().(*cycle)

@@ -7,6 +7,7 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 )
 
+// TestReserveTouchesMemoryOnly: cases S29 of docs/cases.md.
 func TestReserveTouchesMemoryOnly(t *testing.T) {
 	f := newFixture(t, setup{})
 	before := inFlightPods(t)
@@ -30,6 +31,7 @@ func TestReserveTouchesMemoryOnly(t *testing.T) {
 	require.Empty(t, f.nads.Actions())
 }
 
+// TestUnreserveMustNotReleaseNetworks: cases S1, S6, S7 of docs/cases.md.
 func TestUnreserveMustNotReleaseNetworks(t *testing.T) {
 	f := newFixture(t, setup{})
 	pod := vfPod("p", 1)

@@ -166,6 +166,7 @@ func (c *cluster) waitRefused(pod *corev1.Pod) string {
 	return message
 }
 
+// TestSchedulerBindsPodsWhereDevicesAreFree: cases S31, S39 of docs/cases.md.
 func TestSchedulerBindsPodsWhereDevicesAreFree(t *testing.T) {
 	c := startCluster(t, newNode(node1, vfPool, 2), newNode(node2, vfPool, 3), newNode("no-devices"))
 	var pods []*corev1.Pod
@@ -188,6 +189,7 @@ func TestSchedulerBindsPodsWhereDevicesAreFree(t *testing.T) {
 	require.NotContains(t, c.pod(plain).Annotations, rdma.NetworksAnnotation)
 }
 
+// TestSchedulerPlacesAPodWhenAnotherEnds: cases S24 of docs/cases.md.
 func TestSchedulerPlacesAPodWhenAnotherEnds(t *testing.T) {
 	c := startCluster(t, newNode(node1, vfPool, 1), newNode("no-devices"))
 	holder, waiting := vfPod("holder", 1), vfPod("waiting", 1)
@@ -220,6 +222,7 @@ func TestSchedulerPlacesAPodWhenANodeOffersDevices(t *testing.T) {
 	c.waitBound(waiting)
 }
 
+// TestSchedulerPreempts: cases S14, S27 of docs/cases.md.
 func TestSchedulerPreempts(t *testing.T) {
 	c := startCluster(t, newNode(node1, vfPool, 1), newNode("no-devices"))
 	low := vfPod("low", 1, withPriority(1))
@@ -243,6 +246,7 @@ func TestSchedulerPreempts(t *testing.T) {
 	require.Nil(t, c.allocator.holds(rival.UID))
 }
 
+// TestSchedulerMustNotPreemptForATenantControllerThatIsAway: cases S26 of docs/cases.md.
 func TestSchedulerMustNotPreemptForATenantControllerThatIsAway(t *testing.T) {
 	c := startClusterWithPause(t, time.Hour, newNode(node1, vfPool, 2))
 	low := vfPod("low", 1, withPriority(1))
@@ -261,6 +265,7 @@ func TestSchedulerMustNotPreemptForATenantControllerThatIsAway(t *testing.T) {
 	require.Empty(t, c.pod(high).Status.NominatedNodeName)
 }
 
+// TestSchedulerWakesPodsWhenTheTenantControllerIsBack: cases S23 of docs/cases.md.
 func TestSchedulerWakesPodsWhenTheTenantControllerIsBack(t *testing.T) {
 	c := startCluster(t, newNode(node1, vfPool, 8))
 	c.allocator.set(func(a *fakeAllocator) { a.fail = always(unavailable()) })
@@ -303,6 +308,7 @@ func TestSchedulerWritesToPods(t *testing.T) {
 	}
 }
 
+// TestSchedulerBindsAPodWhoseAnswerWasLostOnce: cases W77, S9 of docs/cases.md.
 func TestSchedulerBindsAPodWhoseAnswerWasLostOnce(t *testing.T) {
 	c := startCluster(t, newNode(node1, vfPool, 1))
 	c.server.lose = apierrors.NewTimeoutError("lost", 1)

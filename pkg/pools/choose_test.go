@@ -20,6 +20,7 @@ const (
 
 const threePools = "a.com/first type=vf\nb.com/second type=vf\nc.com/phys type=pf"
 
+// TestChoose: cases S39, W34 of docs/cases.md.
 func TestChoose(t *testing.T) {
 	gpuPod := pod("new", "", gpu, 8)
 	onN2 := pod("new", "")

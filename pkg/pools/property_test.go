@@ -422,6 +422,7 @@ func assertEmpty(t assert.TestingT, l *Ledger) {
 	assert.Empty(t, l.Usage())
 }
 
+// TestTheLedgerIsTheSumOfItsEvents: cases S30, S53 of docs/cases.md.
 func TestTheLedgerIsTheSumOfItsEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t)

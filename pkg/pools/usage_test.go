@@ -25,6 +25,7 @@ func TestUsageOfTheWorkedExample(t *testing.T) {
 	}, l.Usage())
 }
 
+// TestUsage: cases W74, S36, S39 of docs/cases.md.
 func TestUsage(t *testing.T) {
 	unready := func(n *corev1.Node) *corev1.Node {
 		n.Status.Conditions[0].Status = corev1.ConditionUnknown

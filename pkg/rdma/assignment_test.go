@@ -69,6 +69,7 @@ func TestAnAssignmentIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
+// TestInitContainersAreAMaximumAndSidecarsASum: cases W31, S47 of docs/cases.md.
 func TestInitContainersAreAMaximumAndSidecarsASum(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	one := rdma.Assignment{{rdma.VF, vfPool, 2}}
@@ -97,6 +98,7 @@ func TestInitContainersAreAMaximumAndSidecarsASum(t *testing.T) {
 	}
 }
 
+// TestReadAssignmentMustNotBelieve: cases S19, S42 of docs/cases.md.
 func TestReadAssignmentMustNotBelieve(t *testing.T) {
 	words := func(types, pools, counts string) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {

@@ -129,6 +129,8 @@ func (t *tap) seen() (calls []call, reached bool) {
 
 // TestCrashPoints lets a program die at every external call of one pod's life in turn. The points are found from the
 // calls that an undisturbed life makes.
+//
+// Cases W12, W66, W76, W77, S13 of docs/cases.md.
 func TestCrashPoints(t *testing.T) {
 	tap := &tap{}
 	w := newWorld(t, devcluster.Config{Wiretap: tap, WebhookReplicas: 1,

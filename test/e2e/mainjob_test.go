@@ -180,6 +180,7 @@ func TestThePlacementIsOneWrite(t *testing.T) {
 	}
 }
 
+// TestAKilledSchedulerFindsThePodsAllocationAgain: cases W77, S13 of docs/cases.md.
 func TestAKilledSchedulerFindsThePodsAllocationAgain(t *testing.T) {
 	w := newWorld(t, devcluster.Config{})
 	// The first ensure acts and its answer is lost; the scheduler tries again and is held there.
@@ -206,6 +207,7 @@ func TestAKilledSchedulerFindsThePodsAllocationAgain(t *testing.T) {
 	w.nothingLeft()
 }
 
+// TestABurstGoesToThePoolsInOrder: cases W60, W81 of docs/cases.md.
 func TestABurstGoesToThePoolsInOrder(t *testing.T) {
 	var nodes []devcluster.Node
 	for i := range 10 {
@@ -248,6 +250,15 @@ func TestABurstGoesToThePoolsInOrder(t *testing.T) {
 		return err
 	})
 	require.Len(t, w.allocations(), 500)
+	require.NoError(t, w.client.CoreV1().Pods(tenantA).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	w.eventually("all 500 pods are gone", func(ctx context.Context) error {
+		list, err := w.client.CoreV1().Pods(tenantA).List(ctx, metav1.ListOptions{})
+		if err == nil && len(list.Items) != 0 {
+			err = fmt.Errorf("%d pods are left", len(list.Items))
+		}
+		return err
+	})
+	w.nothingLeft()
 }
 
 func TestAGPUPodGetsThePoolOfTheGPUNodes(t *testing.T) {

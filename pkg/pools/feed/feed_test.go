@@ -111,6 +111,7 @@ func TestEventsReachTheLedger(t *testing.T) {
 	f.becomes(0, 0, 0)
 }
 
+// TestAPodThatTakesAnothersNameAsAnUpdateTakesNothingOver: cases S15, S17 of docs/cases.md.
 func TestAPodThatTakesAnothersNameAsAnUpdateTakesNothingOver(t *testing.T) {
 	f := newFixture(t)
 	f.sources.nodes.Add(node("n1", poolA, 4))
@@ -126,6 +127,7 @@ func TestAPodThatTakesAnothersNameAsAnUpdateTakesNothingOver(t *testing.T) {
 	f.becomes(4, 0, 4)
 }
 
+// TestTombstones: cases S15, S18 of docs/cases.md.
 func TestTombstones(t *testing.T) {
 	f := newFixture(t)
 	nodes, podsHandler := handler(f.setNode, f.deleteNode), handler(f.setPod, f.deletePod)
@@ -150,6 +152,7 @@ func TestTombstones(t *testing.T) {
 	assert.Len(t, f.ledger.Usage(), 1, "an update counts even when what it replaces is unknown")
 }
 
+// TestSyncedMustNotBeTrueBeforeTheLedgerHasSeenEverything: cases S25 of docs/cases.md.
 func TestSyncedMustNotBeTrueBeforeTheLedgerHasSeenEverything(t *testing.T) {
 	f := newFixture(t)
 	for i := range 50 {

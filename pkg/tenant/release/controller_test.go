@@ -163,6 +163,7 @@ var succeeded = phase(corev1.PodSucceeded)
 
 const ours = rdma.Finalizer
 
+// TestNetworksAreReleasedBeforeTheFinalizerGoes: cases W12, W66 of docs/cases.md.
 func TestNetworksAreReleasedBeforeTheFinalizerGoes(t *testing.T) {
 	f := newFixture(t, []client.Object{podWith(succeeded)})
 	var atRelease []string
@@ -181,6 +182,7 @@ func TestNetworksAreReleasedBeforeTheFinalizerGoes(t *testing.T) {
 	f.counted(1, 0)
 }
 
+// TestOnlyOurFinalizerGoes: cases W14, W67 of docs/cases.md.
 func TestOnlyOurFinalizerGoes(t *testing.T) {
 	const job, a, b = "batch.kubernetes.io/job-tracking", "a.com/x", "b.com/y"
 	for _, tc := range []struct {
@@ -235,6 +237,7 @@ func TestAPodWithoutOurFinalizerMustNotBeTouched(t *testing.T) {
 	assert.True(t, f.networks.held["uid-1"])
 }
 
+// TestReleasedByUIDWhateverBecameOfTheAnnotations: cases W70, S18 of docs/cases.md.
 func TestReleasedByUIDWhateverBecameOfTheAnnotations(t *testing.T) {
 	f := newFixture(t, []client.Object{podWith(succeeded, func(p *corev1.Pod) { p.Annotations = nil })})
 	_, err := f.reconcile()
@@ -243,6 +246,7 @@ func TestReleasedByUIDWhateverBecameOfTheAnnotations(t *testing.T) {
 	assert.Empty(t, f.finalizers())
 }
 
+// TestAPodDeletedBeforeItWasBoundGoes: cases W61, S57 of docs/cases.md.
 func TestAPodDeletedBeforeItWasBoundGoes(t *testing.T) {
 	f := newFixture(t, []client.Object{podWith(unbound, deleted(30*time.Second))})
 	_, err := f.reconcile()
@@ -251,6 +255,7 @@ func TestAPodDeletedBeforeItWasBoundGoes(t *testing.T) {
 	assert.Empty(t, f.networks.held)
 }
 
+// TestAFailedReleaseKeepsTheFinalizerAndIsTriedAgain: cases W72 of docs/cases.md.
 func TestAFailedReleaseKeepsTheFinalizerAndIsTriedAgain(t *testing.T) {
 	f := newFixture(t, []client.Object{podWith(succeeded)})
 	f.networks.broken = errors.New("tenant-controller: release: 503 Unavailable")
@@ -270,6 +275,7 @@ func TestAFailedReleaseKeepsTheFinalizerAndIsTriedAgain(t *testing.T) {
 	f.counted(1, 3)
 }
 
+// TestRetriesGrowAndEnd: cases W72, W81 of docs/cases.md.
 func TestRetriesGrowAndEnd(t *testing.T) {
 	limiter, item := newRateLimiter(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "p"}}
 	var pauses []time.Duration
@@ -284,6 +290,7 @@ func TestRetriesGrowAndEnd(t *testing.T) {
 	assert.Equal(t, 200*time.Millisecond, limiter.When(item))
 }
 
+// TestAFinalizerThatFailsToGoIsTriedAgain: cases W66 of docs/cases.md.
 func TestAFinalizerThatFailsToGoIsTriedAgain(t *testing.T) {
 	f := newFixture(t, []client.Object{podWith(succeeded)})
 	f.beforePatch = func() error { return apierrors.NewInternalError(errors.New("etcd is away")) }
@@ -298,6 +305,7 @@ func TestAFinalizerThatFailsToGoIsTriedAgain(t *testing.T) {
 	f.counted(1, 0)
 }
 
+// TestAListThatChangesMeanwhileIsReadAgain: cases W67 of docs/cases.md.
 func TestAListThatChangesMeanwhileIsReadAgain(t *testing.T) {
 	const job = "batch.kubernetes.io/job-tracking"
 	once := func(f *fixture, what func() error) {
@@ -349,6 +357,7 @@ func TestAListThatChangesMeanwhileIsReadAgain(t *testing.T) {
 	})
 }
 
+// TestAnotherPodOfTheNameMustNotLoseItsFinalizer: cases S17, W75 of docs/cases.md.
 func TestAnotherPodOfTheNameMustNotLoseItsFinalizer(t *testing.T) {
 	successor := podWith(func(p *corev1.Pod) { p.UID = "uid-2" })
 	f := newFixture(t, []client.Object{successor, nodeWith(corev1.ConditionTrue)}, podWith(succeeded))
