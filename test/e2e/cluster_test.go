@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -250,6 +251,30 @@ func (w *world) poolHas(ctx context.Context, pool corev1.ResourceName, allocatab
 		if i < 0 || page.Pools[i].Allocatable != allocatable {
 			return fmt.Errorf("%s shows %+v", replica, page.Pools)
 		}
+	}
+	return nil
+}
+
+// inPreBind asks tenant-scheduler's metrics whether a pod is between Reserve and the end of its binding.
+func (w *world) inPreBind(ctx context.Context) error {
+	client, err := rest.HTTPClientFor(w.AdminConfig())
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.MetricsURL(devcluster.TenantScheduler), nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	page, err := io.ReadAll(response.Body)
+	if err = errors.Join(err, response.Body.Close()); err != nil {
+		return err
+	}
+	if !bytes.Contains(page, []byte("\nrdma_scheduler_in_flight_pods 1\n")) {
+		return fmt.Errorf("no pod is in flight (status %d)", response.StatusCode)
 	}
 	return nil
 }

@@ -183,8 +183,8 @@ func TestThePlacementIsOneWrite(t *testing.T) {
 // TestAKilledSchedulerFindsThePodsAllocationAgain: cases W77, S13 of docs/cases.md.
 func TestAKilledSchedulerFindsThePodsAllocationAgain(t *testing.T) {
 	w := newWorld(t, devcluster.Config{})
-	// The first ensure acts and its answer is lost; the scheduler tries again and is held there.
-	w.faults(engine.Fault{Operation: "ensure", DropReply: true, Times: 1}, engine.Fault{Operation: "ensure", Hold: true})
+	// Every ensure acts and its answer is lost, until the networks are there; then the scheduler is held in the next one.
+	w.faults(engine.Fault{Operation: "ensure", DropReply: true})
 	w.create(podYAML("p", `{rdma.vf: "2"}`))
 	w.eventually("the tenant-controller has allocated", func(context.Context) error {
 		if all := w.allocations(); len(all) != 1 || len(all[0].Networks) != 2 {
@@ -193,6 +193,8 @@ func TestAKilledSchedulerFindsThePodsAllocationAgain(t *testing.T) {
 		return nil
 	})
 	before := w.allocations()[0]
+	w.faults(engine.Fault{Operation: "ensure", Hold: true})
+	w.eventually("PreBind waits for the tenant-controller", w.inPreBind)
 	require.Empty(t, w.get("p").Spec.NodeName)
 	require.NoError(t, w.Kill(devcluster.TenantScheduler))
 	w.faults()
