@@ -13,6 +13,9 @@ KUBE_LDFLAGS = -s -w -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION)
   -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION))) -X k8s.io/client-go/pkg/version.gitVersion=$(KUBE_VERSION)
 TOOL := go tool -modfile=hack/tools/go.mod
 FUZZTIME ?= 30s
+SEED ?=
+EVENTS ?=
+CHAOS_SEEDS ?= 1 2 3
 URL ?=
 CONFORMANCE_FLAGS ?=
 
@@ -36,6 +39,7 @@ build: ## Build all programs into bin/ (the first time takes about ten minutes: 
 	go build -o $(BIN)/tenant-controller-mock ./mock
 	go build -o $(BIN)/cluster ./internal/devcluster/cluster
 	go build -o $(BIN)/demo ./test/demo
+	go build -o $(BIN)/chaos ./test/chaos
 	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/tenant-scheduler ./cmd/scheduler
 	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/controlplane ./internal/devcluster/controlplane
 
@@ -57,6 +61,7 @@ clean: ## Remove what was built
 test: build ## Run all tests: unit (with the race detector), integration and end to end
 	go test -race ./pkg/... ./mock/...
 	go test ./cmd/... ./internal/... ./test/... -timeout 30m
+	for seed in $(CHAOS_SEEDS); do SEED=$$seed EVENTS=150 $(BIN)/chaos; done
 
 .PHONY: test-unit
 test-unit: ## Run the unit tests only
@@ -90,6 +95,10 @@ fuzz: ## Run every fuzz target for FUZZTIME (30s)
 	    echo "$$package $$target"; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
 	  done; \
 	done
+
+.PHONY: chaos
+chaos: build ## Break everything for EVENTS events (300) and check that networks are handed out exactly once; SEED replays a run
+	@SEED=$(SEED) EVENTS=$(EVENTS) $(BIN)/chaos
 
 .PHONY: conformance
 conformance: ## Put the tenant-controller at URL through the contract's suite (CONFORMANCE_FLAGS=-help lists more)
