@@ -203,15 +203,7 @@ func (all ends) at(uid string, k kind) time.Time {
 // end finds out when the pod's use of networks and devices ended.
 func (c *checker) end(l *life, all ends) {
 	removed := all.at(l.uid, podRemoved)
-	var nodeGone time.Time
-	if l.bound != nil {
-		for _, e := range c.nodesGone[l.bound.Node] {
-			if !e.To.Before(l.bound.From) {
-				nodeGone = e.From
-				break
-			}
-		}
-	}
+	nodeGone := c.nodeGone(l)
 	l.stopped = earliest(all.at(l.uid, podStopped), removed, nodeGone)
 	l.freed = earliest(all.at(l.uid, podTerminal), removed, nodeGone)
 	// The API server's log of deleted networks is the second witness of a release.
@@ -226,6 +218,29 @@ func (c *checker) end(l *life, all ends) {
 			}
 		}
 	}
+}
+
+// nodeGone is when the pod's node went away under it. A pod that was bound to a node that was gone already never began to
+// use anything there.
+func (c *checker) nodeGone(l *life) time.Time {
+	if l.bound == nil {
+		return time.Time{}
+	}
+	for _, e := range slices.Backward(c.offers[l.bound.Node]) {
+		if e.From.After(l.bound.From) {
+			continue
+		}
+		if e.Kind == nodeRemoved {
+			return l.bound.From
+		}
+		break
+	}
+	for _, e := range c.nodesGone[l.bound.Node] {
+		if !e.To.Before(l.bound.From) {
+			return e.From
+		}
+	}
+	return time.Time{}
 }
 
 func earliest(times ...time.Time) time.Time {

@@ -248,6 +248,15 @@ func TestTheCheckerFinds(t *testing.T) {
 			s.offers(7, "n1", 1)
 			s.lives(8, "b", "n1", "net-b")
 		}, nil},
+		"nothing where the node was gone a moment before the binding": {func(s *script) {
+			s.offers(0, "n1", 1)
+			s.create(1, "a", 1)
+			s.ensure(2, "a", "n1", "net-a")
+			s.auditLine(2.9, "delete", "admin", map[string]string{"resource": "nodes", "name": "n1"}, nil, nil)
+			s.bind(3, "a", "n1", "net-a")
+			s.release(4, "a", "net-a")
+			s.offers(5, "n1", 1)
+		}, nil},
 		"a release in the second life of a node": {func(s *script) {
 			s.offers(0, "n1", 1)
 			s.auditLine(0.2, "delete", "admin", map[string]string{"resource": "nodes", "name": "n1"}, nil, nil)
