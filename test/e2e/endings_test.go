@@ -221,6 +221,7 @@ func TestEveryWayAPodEnds(t *testing.T) {
 		w.create(plain)
 		node := w.running("p").Spec.NodeName
 		require.NoError(t, w.client.CoreV1().Nodes().Delete(t.Context(), node, metav1.DeleteOptions{}))
+		w.kept() // the node may register again, with the pod still running
 		w.delete("p", metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 		w.podGone("p")
 		w.nothingLeft()

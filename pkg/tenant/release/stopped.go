@@ -37,6 +37,10 @@ func (p policy) stopped(pod *corev1.Pod, node *corev1.Node, now time.Time) verdi
 		return p.sandboxGone(pod, now)
 	case pod.Spec.NodeName == "":
 		return verdict{reason: "the pod is not bound yet"}
+	case node == nil && pod.DeletionTimestamp == nil:
+		// A node object can be deleted and registered again while the node's containers run on. If the node stays away
+		// the pod garbage collector deletes the pod.
+		return verdict{reason: "the node is gone; the pod is not deleted yet"}
 	case node == nil:
 		return verdict{stopped: true, reason: "the node is gone"}
 	case outOfService(node):

@@ -97,7 +97,7 @@ func TestStopped(t *testing.T) {
 		{"Ready=False and out-of-service releases a pod that nobody deleted", podWith(), nodeWith(corev1.ConditionFalse, outOfServ), 0, verdict{stopped: true, reason: "the node is out of service"}},
 		{"no Ready condition and out-of-service releases", podWith(), &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: outOfServ}}}}, 0,
 			verdict{stopped: true, reason: "the node is out of service"}},
-		{"a node that is gone releases", podWith(), nil, 0, verdict{stopped: true, reason: "the node is gone"}},
+		{"a node that is gone must not release a pod that nobody deletes: the node may register again", podWith(), nil, 0, verdict{reason: "the node is gone; the pod is not deleted yet"}},
 		{"a node that is gone releases a deleted pod", podWith(deleted(time.Minute)), nil, 0, verdict{stopped: true, reason: "the node is gone"}},
 
 		{"a job that succeeded is over at once", podWith(phase(corev1.PodSucceeded), sandbox(corev1.ConditionFalse), ended(0)), healthy, 0, verdict{stopped: true, reason: "the pod is terminal"}},

@@ -157,12 +157,16 @@ func TestSweepReleases(t *testing.T) {
 			allocation("u1", "p", "n1"), []client.Object{rdmaPod("p", "u1", "n1", withoutFinalizer, hasSucceeded)}, nil, true},
 		"an allocation whose pod is not bound for more than five minutes": {
 			allocation("u1", "p", "n1", aged(5*time.Minute)), []client.Object{rdmaPod("p", "u1", "")}, nil, true},
-		"an allocation whose node is gone along with the pod's finalizer": {
-			allocation("u1", "p", "n9"), []client.Object{rdmaPod("p", "u1", "n9", withoutFinalizer)}, nil, true},
+		"an allocation whose node is gone along with the deleted pod's finalizer": {
+			allocation("u1", "p", "n9"), []client.Object{rdmaPod("p", "u1", "n9", func(pod *corev1.Pod) {
+				pod.Finalizers, pod.DeletionTimestamp = []string{"example.com/theirs"}, &metav1.Time{Time: now}
+			})}, nil, true},
 
 		"not one of a running pod": {allocation("u1", "p", "n1"), []client.Object{rdmaPod("p", "u1", "n1")}, nil, false},
 		"not one of a running pod whose finalizer was removed by hand": {
 			allocation("u1", "p", "n1"), []client.Object{rdmaPod("p", "u1", "n1", withoutFinalizer)}, nil, false},
+		"not one of a pod that nobody deletes although its node is gone": {
+			allocation("u1", "p", "n9"), []client.Object{rdmaPod("p", "u1", "n9", withoutFinalizer)}, nil, false},
 		"not one of a pod that memory does not show yet (S25)": {
 			allocation("u1", "p", "n1"), nil, []client.Object{rdmaPod("p", "u1", "n1")}, false},
 		"not one that is younger than the grace": {allocation("u1", "p", "n1", aged(59*time.Second)), nil, nil, false},
