@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -48,11 +49,13 @@ func (w *world) patch(kind, name, patch string, subresources ...string) {
 	require.NoError(w.t, err)
 }
 
-// allocated waits until the tenant-controller has exactly that many allocations.
+// allocated waits until the tenant-controller has exactly that many allocations, each with its networks made.
 func (w *world) allocated(count int) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("there are %d allocations", count), func(context.Context) error {
-		if all := w.allocations(); len(all) != count {
+		all := w.allocations()
+		halfMade := slices.ContainsFunc(all, func(a tenant.Allocation) bool { return len(a.Networks) == 0 })
+		if len(all) != count || halfMade {
 			return fmt.Errorf("%d allocations: %+v", len(all), all)
 		}
 		return nil
