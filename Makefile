@@ -29,6 +29,15 @@ demo: build ## Start a development cluster, play the main job on it, show what h
 cluster: build ## Run a development cluster in the foreground until Ctrl-C
 	@$(BIN)/cluster
 
+.PHONY: node
+node: build-node ## Run a development cluster with one real node (kubelet, containerd, Multus; Linux, root) until Ctrl-C
+	@$(BIN)/node
+
+.PHONY: node-clean
+node-clean: ## Remove what a killed make node or make node-e2e left
+	@go run ./internal/devnode/node -clean
+	@go run ./internal/devnode/node -clean -dir .node-e2e
+
 ##@ Build
 
 .PHONY: build
@@ -43,6 +52,16 @@ build: ## Build all programs into bin/ (the first time takes about ten minutes: 
 	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/tenant-scheduler ./cmd/scheduler
 	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/controlplane ./internal/devcluster/controlplane
 
+.PHONY: build-node
+build-node: build ## Build what a real node needs besides: its first process, its image's program, the device plugin, Multus
+	@hack/node-install.sh
+	go build -o $(BIN)/node ./internal/devnode/node
+	go build -o $(BIN)/node-e2e ./test/node
+	go build -o $(BIN)/node-init ./internal/devnode/init
+	CGO_ENABLED=0 go build -ldflags "-s -w" -o $(BIN)/workload ./internal/devnode/workload
+	go build -o $(BIN)/deviceplugin ./mock/deviceplugin
+	CGO_ENABLED=0 go build -modfile=hack/multus/go.mod -ldflags "-s -w" -o $(BIN)/multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus
+
 .PHONY: run
 run: build ## Run tenant-webhook against the cluster of KUBECONFIG (certificates from CERT_DIR)
 	$(BIN)/tenant-webhook --kubeconfig "$${KUBECONFIG:?must name a kubeconfig}" --cert-dir "$${CERT_DIR:?must name a directory with tls.crt and tls.key}" --leader-elect=false
@@ -53,7 +72,7 @@ docker: ## Build the images with docker, podman or buildah, whichever is there
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf $(BIN) .devcluster
+	rm -rf $(BIN) .devcluster .devnode .node-e2e
 
 ##@ Check
 
@@ -99,6 +118,10 @@ fuzz: ## Run every fuzz target for FUZZTIME (30s)
 .PHONY: chaos
 chaos: build ## Break everything for EVENTS events (300) and check that networks are handed out exactly once; SEED replays a run
 	@SEED=$(SEED) EVENTS=$(EVENTS) $(BIN)/chaos
+
+.PHONY: node-e2e
+node-e2e: build-node ## Put webhook, scheduler and release through the real node's kubelet, runtime and Multus (Linux, root)
+	@$(BIN)/node-e2e
 
 .PHONY: conformance
 conformance: ## Put the tenant-controller at URL through the contract's suite (CONFORMANCE_FLAGS=-help lists more)

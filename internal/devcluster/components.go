@@ -125,14 +125,15 @@ func (c *Cluster) apiServer() component {
 }
 
 func (c *Cluster) controllerManager() component {
+	args := append(c.servedBy(ControllerManager, c.port.controllerManager),
+		"--use-service-account-credentials=true",
+		"--service-account-private-key-file="+c.path("certs", "sa.key"),
+		"--root-ca-file="+c.path("certs", "ca.crt"),
+		"--allocate-node-cidrs=false",
+		"--kube-api-qps=1000", "--kube-api-burst=2000", // a burst of pods is the test's, not ours to slow down
+	)
 	return c.controlplane(ControllerManager, "https://"+loopback(c.port.controllerManager)+"/healthz",
-		append(c.servedBy(ControllerManager, c.port.controllerManager),
-			"--use-service-account-credentials=true",
-			"--service-account-private-key-file="+c.path("certs", "sa.key"),
-			"--root-ca-file="+c.path("certs", "ca.crt"),
-			"--allocate-node-cidrs=false",
-			"--kube-api-qps=1000", "--kube-api-burst=2000", // a burst of pods is the test's, not ours to slow down
-		)...)
+		append(args, c.config.ControllerManagerArgs...)...)
 }
 
 func (c *Cluster) kubeScheduler() component {

@@ -87,8 +87,9 @@ type Config struct {
 	// AuditLog makes the API server write AuditLogPath: JSON lines, requests and responses in full for pods,
 	// pods/binding and pods/status, metadata for everything else.
 	AuditLog bool
-	// APIServerArgs are appended to kube-apiserver's command line.
-	APIServerArgs []string
+	// APIServerArgs and ControllerManagerArgs are appended to the command lines of kube-apiserver and
+	// kube-controller-manager.
+	APIServerArgs, ControllerManagerArgs []string
 
 	// StartTimeout bounds the start of each component. Default: 90s, which a loaded machine with 2 cores needs.
 	StartTimeout time.Duration

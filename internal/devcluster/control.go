@@ -3,6 +3,7 @@ package devcluster
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"strings"
 	"syscall"
 
@@ -29,7 +30,37 @@ func (c *Cluster) Stop(name string) error {
 	return p.stop()
 }
 
-// StartComponent starts what Stop stopped, and returns when it is ready.
+// Crash ends a component at once, as a power cut does: it stays away until StartComponent.
+func (c *Cluster) Crash(name string) error {
+	p, err := c.process(name)
+	if err != nil {
+		return err
+	}
+	p.crash()
+	return nil
+}
+
+// Component is a program that is run as one more part of the cluster: started again when it dies, stopped with the
+// cluster, and known to Kill, Stop, LogPath and the like by its name.
+type Component struct {
+	Name string
+	Path string
+	Args []string
+	// Ready is asked again and again until it returns nil. Nil: ready as soon as it runs.
+	Ready func(ctx context.Context) error
+	// Fork starts the child: see NewForker. Nil: like every other component.
+	Fork func(*exec.Cmd) error
+}
+
+// Run starts a component and returns when it is ready.
+func (c *Cluster) Run(ctx context.Context, added Component) error {
+	if _, err := c.process(added.Name); err == nil {
+		return fmt.Errorf("there is a component %s already", added.Name)
+	}
+	return c.run(ctx, component{name: added.Name, path: added.Path, args: added.Args, ready: added.Ready, fork: added.Fork})
+}
+
+// StartComponent starts what Stop or Crash ended, and returns when it is ready.
 func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 	p, err := c.process(name)
 	if err != nil {
@@ -122,6 +153,15 @@ func (c *Cluster) Client() kubernetes.Interface { return c.client }
 // give: for tests of RBAC and of admission policies.
 func (c *Cluster) UserConfig(user string, groups ...string) (*rest.Config, error) {
 	return userConfig(c.server, c.ca, user, groups...)
+}
+
+// WriteKubeconfig writes a kubeconfig of some user in some groups: UserConfig as a file.
+func (c *Cluster) WriteKubeconfig(path, user string, groups ...string) error {
+	config, err := c.UserConfig(user, groups...)
+	if err != nil {
+		return err
+	}
+	return writeKubeconfig(path, user, config)
 }
 
 // KubeconfigPath is the administrator's kubeconfig.

@@ -30,6 +30,8 @@ type component struct {
 	args []string
 	env  []string // added to this process's own
 
+	// fork starts the child. Nil: fork, on the thread that lives as long as this process.
+	fork func(*exec.Cmd) error
 	// ready is asked again and again until it returns nil. Nil: ready as soon as it runs.
 	ready func(ctx context.Context) error
 	// afterRestart, if any, runs when a successor is ready.
@@ -183,7 +185,11 @@ func (p *process) spawn() error {
 	cmd.Env = append(os.Environ(), p.env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = childAttributes()
-	if err := fork(cmd); err != nil {
+	start := p.fork
+	if start == nil {
+		start = forker()
+	}
+	if err := start(cmd); err != nil {
 		p.exited = nil
 		return err
 	}
@@ -218,6 +224,29 @@ func (p *process) signal(sig syscall.Signal) (<-chan struct{}, error) {
 		return nil, fmt.Errorf("signal %s: %w", p.name, err)
 	}
 	return p.exited, nil
+}
+
+// crash ends the component at once, as a power cut does, and for good: no successor starts. Crashing what does not run is
+// fine.
+func (p *process) crash() {
+	p.mu.Lock()
+	quit, done := p.quit, p.done
+	p.quit = nil
+	if quit != nil {
+		quit() // under mu: no respawn comes after this
+	}
+	exited := p.exited
+	if p.cmd != nil {
+		_ = p.cmd.Process.Kill() // an error means that it is gone
+	}
+	p.mu.Unlock()
+	if quit == nil {
+		return
+	}
+	<-done
+	if exited != nil {
+		<-exited
+	}
 }
 
 // kill ends the child at once and returns when it is gone; its successor starts a moment later.

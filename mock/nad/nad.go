@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"strings"
 
@@ -180,10 +181,18 @@ func definition(allocation tenant.Allocation, network tenant.Network, memory str
 			Labels:      map[string]string{rdma.PodUIDLabel: string(allocation.PodUID)},
 			Annotations: annotations,
 		},
-		Spec: netv1.NetworkAttachmentDefinitionSpec{
-			Config: fmt.Sprintf(`{"cniVersion":"0.3.1","name":%q,"type":"bridge","bridge":"rdma0","ipam":{}}`, network.Name),
-		},
+		Spec: netv1.NetworkAttachmentDefinitionSpec{Config: cniConfig(allocation.Tenant)},
 	}
+}
+
+// cniConfig is what stands for a virtual function where there is no hardware: an interface on the tenant's own bridge, with
+// an address from the block for benchmarks (RFC 2544). The network's name is the same for all: by it host-local keeps the
+// addresses apart.
+func cniConfig(tenantName string) string {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(tenantName))
+	// 13 bytes: an interface's name has at most 15.
+	return fmt.Sprintf(`{"cniVersion":"0.3.1","name":"rdma","type":"bridge","bridge":"rdma-%08x","ipam":{"type":"host-local","subnet":"198.18.0.0/15"}}`, hash.Sum32())
 }
 
 // classify marks what will be the same next time.

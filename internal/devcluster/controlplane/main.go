@@ -1,11 +1,12 @@
 // Command controlplane is a whole Kubernetes control plane in one multi-call binary: the first argument names the
 // program to be, and the program then runs exactly as its own main would run it.
 //
-// One binary instead of six because they share nearly all their code: six links of k8s.io/kubernetes cost minutes and
+// One binary instead of seven because they share nearly all their code: seven links of k8s.io/kubernetes cost minutes and
 // half a gigabyte. Each program is still a process of its own, so that a test can kill one of them.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,6 +26,7 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 // programs are the names this binary answers to, as first argument or as the name of a link to it.
@@ -34,6 +36,7 @@ var programs = map[string]func() int{
 	"kube-controller-manager": func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) },
 	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
 	"kubectl":                 runKubectl,
+	"kubelet":                 func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) },
 	"kwok":                    runKwok,
 }
 

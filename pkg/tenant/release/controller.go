@@ -30,6 +30,7 @@ import (
 // Reasons of Events on pods.
 const (
 	reasonReleaseFailed = "NetworkReleaseFailed"
+	reasonRefused       = "RefusedByNode"
 	reasonForced        = "NetworksForceReleased"
 )
 
@@ -98,7 +99,7 @@ func New(cfg Config) (*Controller, error) {
 	c := &Controller{cfg: cfg, done: lru.New(rememberedPods), policy: policy{sandboxWait: cfg.SandboxWait, forceAfter: cfg.ForceAfter},
 		released: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rdma_release_pods_total",
-			Help: "Pods by result: released, forced (the finalizer went without a release), or failed (tried again).",
+			Help: "Pods by result: released, refused (released because their node did not admit them), forced (the finalizer went without a release), or failed (tried again).",
 		}, []string{"result"}),
 	}
 	if cfg.Registerer != nil {
@@ -188,6 +189,9 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	}
 	// 0: whatever there is. The networks belong to the pod's UID, and the pod is over.
 	result := "released"
+	if refusedByNode(pod) {
+		result = "refused"
+	}
 	if err := c.cfg.Releaser.Release(ctx, c.cfg.Cluster, pod.UID, 0); err != nil {
 		c.released.WithLabelValues("failed").Inc()
 		if !c.policy.overdue(pod, c.cfg.Clock.Now()) {
@@ -203,6 +207,11 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 		return reconcile.Result{}, err
 	}
 	c.done.Add(pod.UID, nil)
+	if refusedByNode(pod) {
+		c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonRefused, "Release",
+			"Node %s did not admit the pod (%s: %s), so its networks were given back. Somebody else may have taken its devices: all pods that use a pool must be placed by %s.",
+			pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message, rdma.SchedulerName)
+	}
 	c.released.WithLabelValues(result).Inc()
 	logger.Info("networks released", "result", result, "reason", v.reason, "node", pod.Spec.NodeName)
 	return reconcile.Result{}, nil

@@ -68,6 +68,13 @@ func terminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
+// refusedByNode reports whether the kubelet did not admit the pod: it writes a reason, such as UnexpectedAdmissionError, and
+// no container (kubelet.go, rejectPod). A pod that failed or was evicted later has containers.
+func refusedByNode(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "" && pod.Spec.NodeName != "" &&
+		len(pod.Status.ContainerStatuses) == 0
+}
+
 // sandboxGone goes by the condition PodReadyToStartContainers (GA in Kubernetes 1.37): while it is True the sandbox, and
 // with it the network, is still there. A pod that the kubelet refused at admission never had one.
 func (p policy) sandboxGone(pod *corev1.Pod, now time.Time) verdict {

@@ -1,0 +1,48 @@
+package devnode
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Pool is what the device plugin is to offer of one extended resource: some of the devices may be unhealthy.
+type Pool struct {
+	Name      string `json:"name"`
+	Devices   int    `json:"devices"`
+	Unhealthy int    `json:"unhealthy,omitempty"`
+}
+
+// SetPools has the device plugin offer these pools, and no others, from now on.
+func (n *Node) SetPools(ctx context.Context, pools ...Pool) error {
+	if pools == nil {
+		pools = []Pool{}
+	}
+	body, err := json.Marshal(pools)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", n.path(devicePluginSocket))
+		}}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://deviceplugin/pools", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close() //nolint:errcheck // only read from
+	if response.StatusCode >= http.StatusMultipleChoices {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 512))
+		return fmt.Errorf("device plugin: %s: %s", response.Status, text)
+	}
+	return nil
+}
