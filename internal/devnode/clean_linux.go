@@ -27,7 +27,7 @@ func Clean(dir string) error {
 	}
 	deadline := time.Now().Add(cleanTimeout)
 	for {
-		err := removeCgroups(cgroup(dir))
+		err := removeCgroups(Cgroup(dir))
 		if err == nil {
 			break
 		}
@@ -64,7 +64,7 @@ func cgroups(name string) ([]string, error) {
 		}
 		for _, path := range found {
 			// cpu,cpuacct and the like have several names, all but one of them links.
-			if real, err := filepath.EvalSymlinks(path); err == nil && real == path {
+			if target, err := filepath.EvalSymlinks(path); err == nil && target == path {
 				roots = append(roots, path)
 			}
 		}
@@ -119,7 +119,7 @@ func killAll(group string) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range strings.Fields(string(content)) {
+	for _, line := range strings.FieldsSeq(string(content)) {
 		pid, err := strconv.Atoi(line)
 		if err != nil {
 			return fmt.Errorf("%s: %q is no process", group, line)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"path/filepath"
 	"strings"
 )
@@ -34,16 +33,11 @@ type Config struct {
 	BinDir string
 	// Pools are the device plugin's extended resources and their numbers of devices.
 	Pools map[string]int
-	// Log takes progress lines. Default: none.
-	Log io.Writer
 }
 
 func (c Config) complete() (Config, error) {
 	if c.Name == "" {
 		c.Name = "node-1"
-	}
-	if c.Log == nil {
-		c.Log = io.Discard
 	}
 	var errs []error
 	for _, dir := range []*string{&c.Dir, &c.BinDir} {
@@ -61,8 +55,8 @@ func (c Config) complete() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// cgroup is the name of the node's cgroup: one for each directory, so that Clean finds it.
-func cgroup(dir string) string {
+// Cgroup is the name of the cgroup of the node in a directory, given as an absolute path: by it Clean finds it.
+func Cgroup(dir string) string {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(dir))
 	return fmt.Sprintf("devnode-%08x", hash.Sum32())

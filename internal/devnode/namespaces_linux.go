@@ -40,7 +40,7 @@ func enter(pid int) error {
 	var files []*os.File
 	defer func() {
 		for _, f := range files {
-			_ = f.Close() //nolint:errcheck // only opened
+			_ = f.Close()
 		}
 	}()
 	// All are opened before the first is entered: in there /proc is another one.

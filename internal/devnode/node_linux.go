@@ -42,7 +42,7 @@ func Start(ctx context.Context, cluster *devcluster.Cluster, config Config) (*No
 		return nil, fmt.Errorf("devnode: %w", err)
 	}
 	n := &Node{config: config, cluster: cluster}
-	n.inside = &inside{pid: func() int { return cluster.PID(Init) }, cgroup: cgroup(config.Dir)}
+	n.inside = &inside{pid: func() int { return cluster.PID(Init) }, cgroup: Cgroup(config.Dir)}
 	for _, step := range []func(context.Context) error{
 		n.prepare,
 		n.connect,
@@ -106,7 +106,7 @@ func (n *Node) startInit(ctx context.Context) error {
 	}
 	return n.cluster.Run(ctx, devcluster.Component{
 		Name: Init, Path: n.binary("node-init"), Fork: fork,
-		Args: []string{"-dir", n.config.Dir, "-name", n.config.Name, "-cgroup", cgroup(n.config.Dir), "-api-server", n.apiServer()},
+		Args: []string{"-dir", n.config.Dir, "-name", n.config.Name, "-cgroup", Cgroup(n.config.Dir), "-api-server", n.apiServer()},
 		Ready: func(context.Context) error {
 			_, err := os.Stat(n.path("/run/ready"))
 			return err
@@ -258,10 +258,6 @@ func (n *Node) Stop() error {
 func (n *Node) binary(name string) string { return filepath.Join(n.config.BinDir, name) }
 
 func (n *Node) file(name string) string { return filepath.Join(n.config.Dir, "etc", name) }
-
-func (n *Node) progressf(format string, args ...any) {
-	_, _ = fmt.Fprintf(n.config.Log, "devnode: "+format+"\n", args...)
-}
 
 // PodLogs is the directory with the pods' logs: NAMESPACE_NAME_UID/CONTAINER/0.log in it.
 func (n *Node) PodLogs() string { return filepath.Join(n.config.Dir, "var-log", "pods") }

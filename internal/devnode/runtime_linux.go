@@ -57,11 +57,14 @@ func (n *Node) Running(ctx context.Context) (map[types.UID]bool, error) {
 	return running, err
 }
 
-// Sandboxes is the number of pods that still have something on the node, their networks included.
+// Sandboxes is the number of pods that still have a sandbox, which holds their networks. The kubelet removes those that
+// were stopped only after a while.
 func (n *Node) Sandboxes(ctx context.Context) (int, error) {
 	count := 0
 	err := n.withRuntime(ctx, func(ctx context.Context, client cri.RuntimeServiceClient) error {
-		answer, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+		answer, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
+			State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY},
+		}})
 		count = len(answer.GetItems())
 		return err
 	})

@@ -39,7 +39,7 @@ func (w *world) inspect(ctx context.Context, pod *corev1.Pod) {
 		return err
 	})
 	if err != nil {
-		w.seen.violation("%v", err)
+		w.seen.violationf("%v", err)
 		return
 	}
 	if found == nil {
@@ -50,7 +50,7 @@ func (w *world) inspect(ctx context.Context, pod *corev1.Pod) {
 	w.seen.expected[pod.UID], w.seen.interfaces[pod.UID] = expectation(pod), len(extra)
 	w.seen.mu.Unlock()
 	if err := w.compare(ctx, pod, found, extra); err != nil {
-		w.seen.violation("pod %s: %v", pod.Name, err)
+		w.seen.violationf("pod %s: %v", pod.Name, err)
 	}
 }
 

@@ -70,6 +70,11 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if o.only == "" && wrong == nil {
+		if err := leavesNothing(ctx, o, out); err != nil {
+			return err
+		}
+	}
 	klog.LogToStderr(false) // client-go's complaints about what is killed on purpose
 	klog.SetOutput(io.Discard)
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
@@ -138,6 +143,10 @@ func (w *world) runScenarios(ctx context.Context, o options, out io.Writer) (fai
 	for _, s := range scenarios() {
 		if !strings.Contains(s.name, o.only) {
 			continue
+		}
+		if ctx.Err() != nil {
+			fmt.Fprintln(out, "node: interrupted")
+			return failures + 1
 		}
 		begun := time.Now()
 		err := s.run(ctx, w)

@@ -84,8 +84,8 @@ func (s *seen) violations() []string {
 	return slices.Clone(s.texts)
 }
 
-// violation notes something that must not be.
-func (s *seen) violation(format string, values ...any) {
+// violationf notes something that must not be.
+func (s *seen) violationf(format string, values ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.texts = append(s.texts, fmt.Sprintf(format, values...))

@@ -20,9 +20,13 @@ type hierarchy struct{ point, kind, options string }
 // host, and nothing else is in there. It must run on the process's main thread, whose cgroup namespace is the one that
 // others enter.
 func ownCgroups(name string) error {
-	mounted, err := hierarchies()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return err
+	}
+	mounted := hierarchies(string(mounts))
+	if mounted == nil {
+		return errors.New("kernel feature cgroups: none are mounted")
 	}
 	for _, h := range mounted {
 		if err := h.join(name); err != nil {
@@ -47,14 +51,10 @@ func ownCgroups(name string) error {
 	return nil
 }
 
-// hierarchies are read from the mounts (proc_pid_mountinfo(5)).
-func hierarchies() ([]hierarchy, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
+// hierarchies are read from a list of mounts (proc_pid_mountinfo(5)).
+func hierarchies(mounts string) []hierarchy {
 	var found []hierarchy
-	for line := range strings.Lines(string(mounts)) {
+	for line := range strings.Lines(mounts) {
 		first, second, _ := strings.Cut(strings.TrimSpace(line), " - ")
 		fields, source := strings.Fields(first), strings.Fields(second)
 		if len(fields) < 5 || len(source) < 3 || !strings.HasPrefix(source[0], "cgroup") {
@@ -72,10 +72,7 @@ func hierarchies() ([]hierarchy, error) {
 		}
 		found = append(found, h)
 	}
-	if found == nil {
-		return nil, errors.New("no cgroups are mounted")
-	}
-	return found, nil
+	return found
 }
 
 // join moves this process into the cgroup.

@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	err = serve(ctx, cluster, devnode.Config{Dir: filepath.Join(*dir, "node"), BinDir: *bin, Log: out,
+	err = serve(ctx, cluster, devnode.Config{Dir: filepath.Join(*dir, "node"), BinDir: *bin,
 		Pools: map[string]int{devcluster.DefaultVFResource: 4, devcluster.DefaultPFResource: 2}}, *once, out)
 	fmt.Fprintln(out, "devnode: stopping")
 	if err = errors.Join(err, cluster.Shutdown()); err != nil {

@@ -105,8 +105,8 @@ func devices(environment []string) map[string][]string {
 	found := map[string][]string{}
 	for _, variable := range environment {
 		name, value, _ := strings.Cut(variable, "=")
-		if strings.HasPrefix(name, devicesPrefix) {
-			found[strings.TrimPrefix(name, devicesPrefix)] = strings.Split(value, ",")
+		if pool, ours := strings.CutPrefix(name, devicesPrefix); ours {
+			found[pool] = strings.Split(value, ",")
 		}
 	}
 	return found

@@ -28,7 +28,7 @@ func TrimPod(object any) (any, error) {
 			InitContainers:  trimContainers(pod.Spec.InitContainers),
 			Containers:      trimContainers(pod.Spec.Containers),
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message},
 	}
 	trimmed.DeletionTimestamp, trimmed.Finalizers = pod.DeletionTimestamp, pod.Finalizers
 	for key, value := range pod.Annotations {
@@ -41,8 +41,9 @@ func TrimPod(object any) (any, error) {
 			trimmed.Status.Conditions = []corev1.PodCondition{condition}
 		}
 	}
-	trimmed.Status.InitContainerStatuses = trimStatuses(pod.Status.InitContainerStatuses)
-	trimmed.Status.ContainerStatuses = trimStatuses(pod.Status.ContainerStatuses)
+	failed := pod.Status.Phase == corev1.PodFailed
+	trimmed.Status.InitContainerStatuses = trimStatuses(pod.Status.InitContainerStatuses, failed)
+	trimmed.Status.ContainerStatuses = trimStatuses(pod.Status.ContainerStatuses, failed)
 	return trimmed, nil
 }
 
@@ -81,13 +82,17 @@ func trimContainers(containers []corev1.Container) []corev1.Container {
 	return trimmed
 }
 
-// trimStatuses keeps when each container ended.
-func trimStatuses(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+// trimStatuses keeps when each container ended, and of a failed pod that there was one at all: a pod without any was
+// refused by its node.
+func trimStatuses(statuses []corev1.ContainerStatus, failed bool) []corev1.ContainerStatus {
 	var trimmed []corev1.ContainerStatus
 	for _, s := range statuses {
+		kept := corev1.ContainerStatus{Name: s.Name}
 		if t := s.State.Terminated; t != nil {
-			trimmed = append(trimmed, corev1.ContainerStatus{Name: s.Name,
-				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: t.FinishedAt}}})
+			kept.State.Terminated = &corev1.ContainerStateTerminated{FinishedAt: t.FinishedAt}
+		}
+		if failed || kept.State.Terminated != nil {
+			trimmed = append(trimmed, kept)
 		}
 	}
 	return trimmed

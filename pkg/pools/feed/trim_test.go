@@ -88,6 +88,8 @@ func drawPod(t *rapid.T) *corev1.Pod {
 				Status: rapid.SampledFrom([]corev1.ConditionStatus{"True", "False", "Unknown"}).Draw(t, "status")})
 		}
 	}
+	p.Status.Reason = rapid.SampledFrom([]string{"", "Evicted", "UnexpectedAdmissionError"}).Draw(t, "reason")
+	p.Status.Message = "why"
 	p.Status.InitContainerStatuses, p.Status.ContainerStatuses = drawStatuses(t, "init"), drawStatuses(t, "app")
 	return p
 }
@@ -108,6 +110,8 @@ func releaseInput(p *corev1.Pod) map[string]any {
 		}
 	}
 	input["ended"] = last
+	input["reason"], input["message"] = p.Status.Reason, p.Status.Message
+	input["neverStarted"] = p.Status.Phase == corev1.PodFailed && len(p.Status.ContainerStatuses) == 0
 	return input
 }
 

@@ -182,6 +182,35 @@ func TestNetworksAreReleasedBeforeTheFinalizerGoes(t *testing.T) {
 	f.counted(1, 0)
 }
 
+func TestAPodThatItsNodeRefusedIsReleasedAndReported(t *testing.T) {
+	refused := func(p *corev1.Pod) {
+		p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "UnexpectedAdmissionError", "no device"
+	}
+	for name, tc := range map[string]struct {
+		pod      *corev1.Pod
+		reported int
+	}{
+		"the kubelet did not admit it":                      {podWith(refused), 1},
+		"its containers failed, which must not be reported": {podWith(phase(corev1.PodFailed), ended(time.Second)), 0},
+		"it was evicted, which must not be reported":        {podWith(refused, ended(time.Second)), 0},
+		"it succeeded, which must not be reported":          {podWith(succeeded), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, []client.Object{tc.pod})
+			_, err := f.reconcile()
+			require.NoError(t, err)
+			assert.Empty(t, f.networks.held)
+			assert.Empty(t, f.finalizers())
+			require.Len(t, f.events.all, tc.reported)
+			assert.InDelta(t, tc.reported, testutil.ToFloat64(f.controller.released.WithLabelValues("refused")), 0)
+			if tc.reported > 0 {
+				assert.Contains(t, f.events.all[0], "Warning RefusedByNode")
+				assert.Contains(t, f.events.all[0], "Node n1 did not admit the pod (UnexpectedAdmissionError: no device)")
+			}
+		})
+	}
+}
+
 // TestOnlyOurFinalizerGoes: cases W14, W67 of docs/cases.md.
 func TestOnlyOurFinalizerGoes(t *testing.T) {
 	const job, a, b = "batch.kubernetes.io/job-tracking", "a.com/x", "b.com/y"
