@@ -119,7 +119,7 @@ func killAll(group string) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range strings.FieldsSeq(string(content)) {
+	for line := range strings.FieldsSeq(string(content)) {
 		pid, err := strconv.Atoi(line)
 		if err != nil {
 			return fmt.Errorf("%s: %q is no process", group, line)
