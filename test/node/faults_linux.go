@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"tenant.network/tenant-webhook/internal/devcluster"
 	"tenant.network/tenant-webhook/internal/devnode"
 	"tenant.network/tenant-webhook/pkg/rdma"
 )
@@ -71,11 +70,8 @@ func devicePluginRestarts(ctx context.Context, w *world) error {
 	if err := w.started(ctx, pod); err != nil {
 		return err
 	}
-	if err := w.Stop(devcluster.Mock); err != nil { // nothing may need the tenant-controller for this
-		return err
-	}
 	err := errors.Join(w.Stop(devnode.DevicePlugin), w.allocatable(ctx, 0),
-		w.StartComponent(ctx, devnode.DevicePlugin), w.offer(ctx, 3, 0), w.StartComponent(ctx, devcluster.Mock))
+		w.StartComponent(ctx, devnode.DevicePlugin), w.offer(ctx, 3, 0))
 	if err != nil {
 		return err
 	}

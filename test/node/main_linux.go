@@ -135,7 +135,7 @@ func runOn(ctx context.Context, cluster *devcluster.Cluster, gate *bindingGate, 
 		return nil
 	}
 	fmt.Fprintln(out, "node: failed", verdict)
-	return fmt.Errorf("%d scenarios failed", failures)
+	return fmt.Errorf("%d scenarios failed, %d observations and %d things left over (see above)", failures, verdict.differing, verdict.leaked)
 }
 
 // runScenarios runs them one after the other; each leaves nothing for the next.
