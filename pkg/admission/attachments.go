@@ -51,9 +51,10 @@ func (w *AttachmentWatcher) NeedLeaderElection() bool { return false }
 
 // Lookup is the Injector's Attachments.
 func (w *AttachmentWatcher) Lookup(namespace, name string) (Attachment, bool) {
+	synced := w.informer.HasSynced() // before the store is read: what is missing then was missing at the sync
 	object, ok, err := w.informer.GetStore().GetByKey(namespace + "/" + name)
 	if err != nil || !ok {
-		return Attachment{}, false
+		return Attachment{Missing: synced}, synced
 	}
 	meta, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {

@@ -45,8 +45,8 @@ func TestAttachmentWatcherKnowsWhatFeedsANetwork(t *testing.T) {
 		{"a", "plain", Attachment{}, true},
 		{"a", "ours", Attachment{Pool: "a.com/vf", PodUID: "uid"}, true},
 		{"b", "plain", Attachment{Pool: "b.com/vf"}, true},
-		{"b", "ours", Attachment{}, false},
-		{"", "plain", Attachment{}, false},
+		{"b", "ours", Attachment{Missing: true}, true},
+		{"", "plain", Attachment{Missing: true}, true},
 	} {
 		got, known := watcher.Lookup(tc.namespace, tc.name)
 		assert.Equal(t, tc.known, known, "%s/%s", tc.namespace, tc.name)

@@ -24,6 +24,7 @@ func eachContainer(pod *corev1.Pod, f func(c *corev1.Container, init bool, path 
 
 // normalize makes requests and limits of configured pools equal where the user wrote only one of them: the API accepts
 // extended resources in no other form (k8s.io/kubernetes pkg/apis/core/validation, ValidateContainerResourceRequirements).
+// What is no number of devices is refused here: the API server would only see what becomes of it.
 func normalize(pod *corev1.Pod, cfg *pools.Config) field.ErrorList {
 	var errs field.ErrorList
 	eachContainer(pod, func(c *corev1.Container, _ bool, path *field.Path) {
@@ -34,6 +35,10 @@ func normalize(pod *corev1.Pod, cfg *pools.Config) field.ErrorList {
 			case requested && limited && request.Cmp(limit) != 0:
 				errs = append(errs, field.Invalid(path.Child("requests").Key(string(pool.Name)), request.String(),
 					fmt.Sprintf("must equal the limit %q: devices cannot be overcommitted", limit.String())))
+			case limited && !isDevices(limit):
+				errs = append(errs, notDevices(path.Child("limits").Key(string(pool.Name)), limit))
+			case requested && !isDevices(request):
+				errs = append(errs, notDevices(path.Child("requests").Key(string(pool.Name)), request))
 			case requested && !limited:
 				set(&c.Resources.Limits, pool.Name, request)
 			case limited && !requested:
@@ -42,6 +47,14 @@ func normalize(pod *corev1.Pod, cfg *pools.Config) field.ErrorList {
 		}
 	})
 	return errs
+}
+
+func isDevices(quantity resource.Quantity) bool {
+	return quantity.Sign() >= 0 && quantity.CmpInt64(quantity.Value()) == 0 // Value rounds up, and ends at int64
+}
+
+func notDevices(path *field.Path, quantity resource.Quantity) *field.Error {
+	return field.Invalid(path, quantity.String(), `must be a whole number of devices, such as "1"`)
 }
 
 func set(list *corev1.ResourceList, name corev1.ResourceName, quantity resource.Quantity) {
@@ -76,7 +89,7 @@ func pin(pod *corev1.Pod, cfg *pools.Config, intent rdma.Intent) (map[rdma.Type]
 	path := field.NewPath("spec", "containers")
 	if len(candidates) == 0 {
 		return nil, field.ErrorList{field.Invalid(path, quoteNames(present),
-			fmt.Sprintf("the containers request %d pools for %d types; one pool serves one type of a pod", len(present), len(intent)))}
+			fmt.Sprintf("the containers request %d pools for %d types; accepted is one pool for each of rdma.vf and rdma.pf", len(present), len(intent)))}
 	}
 	best := slices.MinFunc(candidates, func(a, b rdma.Assignment) int {
 		return rankPinning(pod, requests, a) - rankPinning(pod, requests, b)

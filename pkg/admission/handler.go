@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/klog/v2"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -84,17 +85,20 @@ func (h *Handler) handle(ctx context.Context, req ctrladmission.Request) (ctrlad
 	if err := h.decoder.Decode(req, pod); err != nil {
 		return ctrladmission.Errored(http.StatusBadRequest, fmt.Errorf("decoding the pod: %w", err)), resultError
 	}
+	if !rdma.HasIntent(pod.Annotations) {
+		return ctrladmission.Allowed(""), resultIgnored
+	}
 	// A mirror pod only shows what a kubelet runs already; a finalizer would keep the kubelet from deleting it.
-	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || !rdma.HasIntent(pod.Annotations) {
+	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		if errs := forgeries(pod); len(errs) > 0 {
+			return refused(ctx, req, pod, errs), resultRefused
+		}
 		return ctrladmission.Allowed(""), resultIgnored
 	}
 	dryRun := req.DryRun != nil && *req.DryRun
-	logger := klog.FromContext(ctx).WithValues("pod", podRef(req, pod))
 	result, errs := h.injector.Inject(pod, req.Namespace, dryRun)
 	if len(errs) > 0 {
-		logger.V(2).Info("pod is refused", "reason", errs.ToAggregate())
-		status := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, podRef(req, pod).Name, errs).Status()
-		return ctrladmission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &status}}, resultRefused
+		return refused(ctx, req, pod, errs), resultRefused
 	}
 	response := ctrladmission.Allowed("")
 	response.Patches = patch(pod, result.Pod)
@@ -102,11 +106,20 @@ func (h *Handler) handle(ctx context.Context, req ctrladmission.Request) (ctrlad
 	if dryRun {
 		return response, resultDryRun
 	}
+	logger := klog.FromContext(ctx).WithValues("pod", podRef(req, pod))
 	for _, e := range result.Choice.Assignment {
 		logger.Info("Selected resource pool: "+string(e.Pool), "available", result.Choice.Available[e.Pool],
 			"required", e.Count, "type", e.Type, "admissionID", result.Pod.Annotations[rdma.AdmissionIDAnnotation])
 	}
 	return response, resultInjected
+}
+
+// refused answers as the API server's own validation does.
+func refused(ctx context.Context, req ctrladmission.Request, pod *corev1.Pod, errs field.ErrorList) ctrladmission.Response {
+	ref := podRef(req, pod)
+	klog.FromContext(ctx).V(2).Info("pod is refused", "pod", ref, "reason", errs.ToAggregate())
+	status := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, ref.Name, errs).Status()
+	return ctrladmission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &status}}
 }
 
 // podRef names a pod under admission: one made from a template has no namespace, and only the beginning of a name.

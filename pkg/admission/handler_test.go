@@ -205,6 +205,23 @@ func TestWhatIsNotOursMustNotBeTouched(t *testing.T) {
 	}
 }
 
+func TestAMirrorPodMustNotCarryOurWords(t *testing.T) {
+	const mirror = `{"metadata": {"name": "p", "annotations": {"rdma.vf": "1", "kubernetes.io/config.mirror": "hash", "tenant.network/container": "a"`
+	for object, want := range map[string]string{
+		mirror + `, "tenant.network/resource-pool": "a.com/b"}}, "spec": {"nodeName": "n1"}}`: `metadata.annotations[tenant.network/resource-pool]: Invalid value: "a.com/b": must not be on a mirror pod`,
+		mirror + `}, "finalizers": ["tenant.network/cleanup"]}, "spec": {"nodeName": "n1"}}`:  `metadata.finalizers: Invalid value: "tenant.network/cleanup": must not be on a mirror pod`,
+	} {
+		s := newServer(t)
+		response := s.answer(t, review(t, object, nil))
+		require.False(t, response.Allowed)
+		assert.Contains(t, response.Result.Message, want)
+		assert.Equal(t, "refused=1", s.counted(t))
+	}
+	response := newServer(t).answer(t, review(t, mirror+`}}, "spec": {"nodeName": "n1"}}`, nil))
+	assert.True(t, response.Allowed)
+	assert.Empty(t, response.Patch)
+}
+
 func TestARefusalSaysWhichFieldAndWhy(t *testing.T) {
 	for _, tc := range []struct{ name, object, want string }{
 		{"a count that is none", `{"metadata": {"name": "p", "annotations": {"rdma.vf": "1.5"}}, "spec": {"containers": [{"name": "a"}]}}`,
@@ -254,9 +271,9 @@ func TestARefusalMustNotRepeatALongText(t *testing.T) {
 		})
 	}
 	t.Run("a long text that is nobody's business passes", func(t *testing.T) {
-		object := strings.ReplaceAll(wantsOne, `"rdma.vf": "1"`, `"rdma.vf": "1", "x.com/y": "`+long+`", "tenant.network/stale": "`+long+`"`)
+		object := strings.ReplaceAll(wantsOne, `"rdma.vf": "1"`, `"rdma.vf": "1", "x.com/y": "`+long[:100<<10]+`", "tenant.network/stale": "`+long+`"`)
 		got := patched(t, newServer(t).answer(t, review(t, object, nil)), object)
-		assert.Contains(t, got, long)
+		assert.Contains(t, got, long[:100<<10])
 		assert.NotContains(t, got, "tenant.network/stale")
 	})
 }
@@ -268,7 +285,6 @@ func TestOddObjectsAreAnswered(t *testing.T) {
 		"a pod of a namespace in the object": `{"metadata": {"namespace": "elsewhere", "annotations": {"rdma.vf": "1"}}, "spec": {"containers": [{"name": "a"}]}}`,
 		"two containers of one name":         `{"metadata": {"annotations": {"rdma.vf": "1", "tenant.network/container": "a"}}, "spec": {"containers": [{"name": "a"}, {"name": "a"}]}}`,
 		"containers without names":           `{"metadata": {"annotations": {"rdma.vf": "1"}}, "spec": {"initContainers": [{}], "containers": [{}, {}], "ephemeralContainers": [{}]}}`,
-		"negative requests":                  `{"metadata": {"annotations": {"rdma.vf": "1"}}, "spec": {"containers": [{"name": "a", "resources": {"limits": {"mellanox.com/mlnx_sriov_rdma": "-3"}}}]}}`,
 		"affinity that is malformed":         `{"metadata": {"annotations": {"rdma.vf": "1"}}, "spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "", "operator": "Odd"}]}, {}]}}}, "containers": [{"name": "a"}]}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -312,8 +328,9 @@ func TestADryRunIsAnsweredInFullAndReservesNothing(t *testing.T) {
 func TestTwoPodsMustNotShareAnID(t *testing.T) {
 	s := newServer(t)
 	seen := map[string]bool{}
+	object := strings.Replace(wantsOne, `"name"`, `"generateName"`, 1)
 	for range 5 {
-		got := patched(t, s.answer(t, review(t, wantsOne, nil)), wantsOne)
+		got := patched(t, s.answer(t, review(t, object, nil)), object)
 		seen[podFrom(t, got).Annotations[rdma.AdmissionIDAnnotation]] = true
 	}
 	assert.Len(t, seen, 5)

@@ -20,12 +20,16 @@ import (
 type Ledger interface {
 	// Choose picks pools and, if the demand has an admission id, reserves the devices in the same step.
 	Choose(cfg *pools.Config, d pools.Demand) (pools.Choice, error)
+	// CancelReservation gives back what Choose reserved for the id, if anything.
+	CancelReservation(id string)
 	// KnowsAdmission reports whether an existing pod carries the id.
 	KnowsAdmission(id string) bool
 }
 
 // Attachment is what is known of a NetworkAttachmentDefinition.
 type Attachment struct {
+	// Missing says that there is none of that name.
+	Missing bool
 	// Pool is the extended resource that feeds it devices, empty if none does.
 	Pool string
 	// PodUID is the pod that the tenant-controller made it for, empty if it is a user's own.
@@ -37,7 +41,7 @@ type Injector struct {
 	Ledger Ledger
 	// Pools returns the pool configuration in force.
 	Pools func() *pools.Config
-	// Attachments looks a NetworkAttachmentDefinition up in memory.
+	// Attachments looks a NetworkAttachmentDefinition up in memory. False means that nothing is known about it (yet).
 	Attachments func(namespace, name string) (Attachment, bool)
 	// NewID makes admission ids; nil means random ones.
 	NewID func() string
@@ -58,21 +62,33 @@ var admissionID = regexp.MustCompile(`^[a-z0-9]{16}$`)
 // Inject returns the pod as it should be created, or why it must not be. The namespace is the request's: a pod made from
 // a template carries none yet. A dry run reserves nothing.
 func (i *Injector) Inject(original *corev1.Pod, namespace string, dryRun bool) (*Result, field.ErrorList) {
+	id := i.admissionID(original)
+	result, errs := i.inject(original.DeepCopy(), namespace, id, dryRun)
+	if len(errs) > 0 && !dryRun {
+		// An earlier pass of this admission, or the choice just made, may have reserved what is not needed any more.
+		i.Ledger.CancelReservation(id)
+	}
+	return result, errs
+}
+
+func (i *Injector) inject(pod *corev1.Pod, namespace, id string, dryRun bool) (*Result, field.ErrorList) {
 	cfg := i.Pools()
-	pod := original.DeepCopy()
-	i.stripStale(pod, namespace)
+	stale := i.stripStale(pod, namespace)
 	intent, errs := rdma.ParseIntent(pod.Annotations, cfg.Policy.MaxCount)
 	errs = append(errs, refusals(pod)...)
+	errs = append(errs, checkRoom(pod, intent)...)
 	errs = append(errs, validateNetworks(pod, namespace, cfg, i.Attachments)...)
 	errs = append(errs, normalize(pod, cfg)...)
 	pinned, pinErrs := pin(pod, cfg, intent)
 	if errs = append(errs, pinErrs...); len(errs) > 0 {
 		return nil, errs
 	}
-	id := i.admissionID(original)
-	demand := pools.Demand{Intent: intent, Pinned: pinned, Pod: pod, Group: cfg.Policy.GroupOf(namespace, pod), AdmissionID: id}
-	if dryRun {
-		demand.AdmissionID = ""
+	demand := pools.Demand{Intent: intent, Pinned: pinned, Pod: pod, Group: cfg.Policy.GroupOf(namespace, pod)}
+	if !dryRun {
+		demand.AdmissionID = id
+	}
+	if pod.Name != "" {
+		demand.Name = namespace + "/" + pod.Name
 	}
 	choice, err := i.Ledger.Choose(cfg, demand)
 	if err != nil {
@@ -82,26 +98,7 @@ func (i *Injector) Inject(original *corev1.Pod, namespace string, dryRun bool) (
 		return nil, errs
 	}
 	stamp(pod, choice.Assignment, id)
-	return &Result{Pod: pod, Choice: choice, Warnings: warnings(choice)}, nil
-}
-
-// stripStale removes what a copy of another pod carries: networks that the tenant-controller made for that pod.
-func (i *Injector) stripStale(pod *corev1.Pod, namespace string) {
-	text, ok := pod.Annotations[rdma.NetworksAnnotation]
-	if !ok {
-		return
-	}
-	kept, changed, err := rdma.StripNetworks(text, namespace, func(n rdma.Network) bool {
-		nad, known := i.Attachments(n.Namespace, n.Name)
-		return known && nad.PodUID != ""
-	})
-	switch {
-	case err != nil || !changed: // unreadable text is refused by validateNetworks, with the reason
-	case kept == "":
-		delete(pod.Annotations, rdma.NetworksAnnotation)
-	default:
-		pod.Annotations[rdma.NetworksAnnotation] = kept
-	}
+	return &Result{Pod: pod, Choice: choice, Warnings: append(stale, warnings(choice)...)}, nil
 }
 
 // admissionID keeps the id of a first pass over the same pod. An id that an existing pod carries was copied from there.

@@ -45,9 +45,11 @@ status:
 			a, ok := map[string]Attachment{
 				"tenant-a/mine":    {},
 				"tenant-a/on-pool": {Pool: "mellanox.com/mlnx_sriov_rdma"},
+				"tenant-a/lent":    {PodUID: "another"}, // of a shared pool
 				"tenant-a/stale":   {Pool: "mellanox.com/mlnx_sriov_rdma", PodUID: "another"},
 			}[namespace+"/"+name]
-			return a, ok
+			a.Missing = !ok
+			return a, true
 		},
 	}, ledger
 }
@@ -164,10 +166,19 @@ func TestInjectContainers(t *testing.T) {
 			`metadata.annotations[rdma.vf]: Invalid value: "1": the containers request 2 of`},
 		"two pools for one type are refused": {`{rdma.vf: "2"}`,
 			`{containers: [{name: a, resources: {limits: {mellanox.com/mlnx_sriov_rdma: "1", mellanox.com/other_vf: "1"}}}]}`, nil,
-			`spec.containers: Invalid value: "\"mellanox.com/mlnx_sriov_rdma\" and \"mellanox.com/other_vf\"": the containers request 2 pools for 1 types; one pool serves one type of a pod`},
+			`spec.containers: Invalid value: "\"mellanox.com/mlnx_sriov_rdma\" and \"mellanox.com/other_vf\"": the containers request 2 pools for 1 types; accepted is one pool for each of rdma.vf and rdma.pf`},
 		"a request that differs from its limit is refused": {`{rdma.vf: "1"}`,
 			`{containers: [{name: a, resources: {requests: {mellanox.com/mlnx_sriov_rdma: "1"}, limits: {mellanox.com/mlnx_sriov_rdma: "2"}}}]}`, nil,
 			`spec.containers[0].resources.requests[mellanox.com/mlnx_sriov_rdma]: Invalid value: "1": must equal the limit "2": devices cannot be overcommitted`},
+		"a part of a device is refused": {`{rdma.vf: "1"}`,
+			`{containers: [{name: a, resources: {limits: {mellanox.com/mlnx_sriov_rdma: 500m}}}]}`, nil,
+			`spec.containers[0].resources.limits[mellanox.com/mlnx_sriov_rdma]: Invalid value: "500m": must be a whole number of devices, such as "1"`},
+		"a negative number of devices is refused": {`{rdma.vf: "1"}`,
+			`{initContainers: [{name: i, resources: {requests: {mellanox.com/mlnx_sriov_rdma: "-3"}}}], containers: [{name: a}]}`, nil,
+			`spec.initContainers[0].resources.requests[mellanox.com/mlnx_sriov_rdma]: Invalid value: "-3": must be a whole number of devices, such as "1"`},
+		"a number of devices that no computer can count is refused": {`{rdma.vf: "1"}`,
+			`{containers: [{name: a, resources: {limits: {mellanox.com/other_vf: 1e30}}}]}`, nil,
+			`spec.containers[0].resources.limits[mellanox.com/other_vf]: Invalid value: "1e+30": must be a whole number of devices`},
 		"a container that does not exist is refused": {`{rdma.vf: "1", tenant.network/container: c}`,
 			`{containers: [{name: a}, {name: b}]}`, nil,
 			`metadata.annotations[tenant.network/container]: Unsupported value: "c": supported values: "a", "b"`},
@@ -214,6 +225,10 @@ func TestInjectRefuses(t *testing.T) {
 			`metadata.annotations[k8s.v1.cni.cncf.io/networks]`},
 		"a user's network on a pool, which would take our device": {`{rdma.vf: "1", k8s.v1.cni.cncf.io/networks: on-pool}`, `{containers: [{name: a}]}`,
 			`mellanox.com/mlnx_sriov_rdma`},
+		"a default network that was made for another pod": {`{rdma.vf: "1", v1.multus-cni.io/default-network: tenant-a/lent}`, `{containers: [{name: a}]}`,
+			`metadata.annotations[v1.multus-cni.io/default-network]: Invalid value: "tenant-a/lent": must not name a network that was made for another pod`},
+		"overhead that takes devices, which no container can be given": {`{rdma.vf: "1"}`, `{overhead: {mellanox.com/mlnx_sriov_rdma: "1"}, containers: [{name: a}]}`,
+			`metadata.annotations[rdma.vf]: Invalid value: "1": the containers request 2 of mellanox.com/mlnx_sriov_rdma`},
 		"several faults at once": {`{rdma.vf: x, rdma.pf: "0"}`, `{hostNetwork: true, containers: [{name: a}]}`,
 			`[metadata.annotations[rdma.vf]: Invalid value: "x"`},
 	} {

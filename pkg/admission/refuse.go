@@ -2,10 +2,12 @@ package admission
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -32,7 +34,7 @@ func refusals(pod *corev1.Pod) field.ErrorList {
 			"must be false: Multus attaches no networks to a pod in the host's network namespace"))
 	}
 	if len(pod.Spec.Containers) == 0 {
-		return append(errs, field.Required(spec.Child("containers"), "one of them gets the devices"))
+		return append(errs, field.Required(spec.Child("containers"), "must have at least one, which gets the devices"))
 	}
 	if name, ok := pod.Annotations[rdma.ContainerAnnotation]; ok && !slices.Contains(containerNames(pod), name) {
 		errs = append(errs, field.NotSupported(annotationPath(rdma.ContainerAnnotation), short(name), containerNames(pod)))
@@ -70,7 +72,57 @@ func validateNetworks(pod *corev1.Pod, namespace string, cfg *pools.Config, atta
 		errs = append(errs, rdma.ValidateUserNetworks(annotationPath(rdma.NetworksAnnotation), text, namespace, poolOf)...)
 	}
 	if text, ok := pod.Annotations[rdma.DefaultNetworkAnnotation]; ok {
-		errs = append(errs, rdma.ValidateDefaultNetwork(annotationPath(rdma.DefaultNetworkAnnotation), text, multusNamespace, poolOf)...)
+		path := annotationPath(rdma.DefaultNetworkAnnotation)
+		errs = append(errs, rdma.ValidateDefaultNetwork(path, text, multusNamespace, poolOf)...)
+		networks, _ := rdma.ParseNetworks(text, multusNamespace) // what cannot be read was refused just now
+		for _, n := range networks.Elements() {
+			if nad, known := attachments(n.Namespace, n.Name); known && nad.PodUID != "" {
+				errs = append(errs, field.Invalid(path, short(text), "must not name a network that was made for another pod"))
+			}
+		}
+	}
+	return errs
+}
+
+// networkRoom is what one network of ours can take in the annotation at most, in bytes: namespace, name and interface as
+// long as they can be, and the keys of the JSON form. wordsRoom is for the rest of what is written on the pod.
+const (
+	networkRoom = 63 + 253 + 15 + 48
+	wordsRoom   = 2048
+)
+
+// checkRoom refuses annotations that leave no room for the networks: they are appended when the pod is bound, far too
+// late to tell the user. The API server bounds keys and values of a pod together.
+func checkRoom(pod *corev1.Pod, intent rdma.Intent) field.ErrorList {
+	limit := validation.TotalAnnotationSizeLimitB - wordsRoom
+	for _, ask := range intent {
+		limit -= int(ask.Count) * networkRoom
+	}
+	size := 0
+	for key, value := range pod.Annotations {
+		if key == rdma.ContainerAnnotation || !strings.HasPrefix(key, rdma.Domain) { // the others are written anew
+			size += len(key) + len(value)
+		}
+	}
+	if size <= limit {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("metadata", "annotations"), field.OmitValueType{},
+		fmt.Sprintf("must be at most %d bytes together, not %d: the pod's networks are added to them later", limit, size))}
+}
+
+// forgeries returns what of ours a mirror pod carries. Mirror pods pass, since they only show what a kubelet runs, so
+// nothing on them is written anew.
+func forgeries(pod *corev1.Pod) field.ErrorList {
+	var errs field.ErrorList
+	const detail = "must not be on a mirror pod: it is written by tenant-webhook alone"
+	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
+		if strings.HasPrefix(key, rdma.Domain) && key != rdma.ContainerAnnotation {
+			errs = append(errs, field.Invalid(annotationPath(key), short(pod.Annotations[key]), detail))
+		}
+	}
+	if slices.Contains(pod.Finalizers, rdma.Finalizer) {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "finalizers"), rdma.Finalizer, detail))
 	}
 	return errs
 }

@@ -21,6 +21,9 @@ type Demand struct {
 	Group Group
 	// AdmissionID keys the reservation; empty means none is made, as for a dry run.
 	AdmissionID string
+	// Name is the pod's namespace/name, empty if the API server makes the name up later. A reservation replaces the one
+	// of an earlier admission under the same name.
+	Name string
 }
 
 // Outcome says how well a chosen pool can serve the pod.
@@ -65,6 +68,7 @@ func (l *Ledger) Choose(cfg *Config, d Demand) (Choice, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expire()
+	l.endPredecessor(d)
 	options, fromGroup, err := l.options(cfg, d)
 	if err != nil {
 		return Choice{}, err
@@ -72,17 +76,17 @@ func (l *Ledger) Choose(cfg *Config, d Demand) (Choice, error) {
 	m := newMatcher(d.Pod, options)
 	assignment, outcome := l.best(cfg, d, m, options)
 	if assignment == nil {
-		return Choice{}, &RefusalError{Reason: "no configured pools can serve vf and pf together"}
+		return Choice{}, &RefusalError{Reason: "no configured pools can serve vf and pf together; accepted is one of the two"}
 	}
 	if outcome == NoNode && cfg.Policy.WhenFull == Reject && !fromGroup {
-		return Choice{}, &RefusalError{Reason: fmt.Sprintf("no node can hold the pod with %s, even when it is empty", describe(options))}
+		return Choice{}, &RefusalError{Reason: fmt.Sprintf("no node can hold the pod with %s, even when it is empty; accepted is what fits on one node", describe(options))}
 	}
 	choice := Choice{Assignment: assignment, Outcome: outcome, FromGroup: fromGroup, Available: Counts{}}
 	for _, pool := range assignment.Pools() {
 		choice.Available[pool] = max(l.available(pool), 0)
 	}
 	if d.AdmissionID != "" {
-		l.reserve(d.AdmissionID, d.Group, assignment, cfg.Policy.Reservation())
+		l.reserve(d, assignment, cfg.Policy.Reservation())
 	}
 	return choice, nil
 }
@@ -132,7 +136,7 @@ func noPool(cfg *Config, ask rdma.Ask) string {
 	if slices.ContainsFunc(cfg.Pools, func(p Pool) bool { return p.Serves(ask.Type, 1) }) {
 		return fmt.Sprintf("all pools of type %s are %s", ask.Type, sharedServesOne)
 	}
-	return fmt.Sprintf("no configured pool serves type %s", ask.Type)
+	return fmt.Sprintf("no configured pool serves type %s; accepted are the types of the pools that an administrator configured", ask.Type)
 }
 
 // best goes through the combinations of options by falling quality, and in order of priority within one quality.

@@ -135,7 +135,7 @@ func TestChoose(t *testing.T) {
 			refused: `all pools of type vf are shared, and a shared device serves one adapter however many are asked for; accepted is "1"`},
 		"a type that no pool serves is refused": {
 			pools: "a.com/first type=pf", objects: []any{node("n1", first, 1)}, demand: demand(0, vf(1)),
-			refused: "no configured pool serves type vf"},
+			refused: "no configured pool serves type vf; accepted are the types of the pools that an administrator configured"},
 		"a pinned pool is kept though it is full": {
 			objects: []any{node("n1", first, 8, second, 1), pod("p", "n1", second, 1)},
 			demand:  Demand{Intent: vf(1), Pod: pod("new", "", second, 1), Pinned: map[rdma.Type]corev1.ResourceName{rdma.VF: second}},
@@ -152,7 +152,7 @@ func TestChoose(t *testing.T) {
 			want: []corev1.ResourceName{first}, outcome: Waits},
 		"under reject a pod that exceeds every node is refused": {
 			policy: "whenFull: reject", objects: []any{node("n1", first, 8, second, 4)}, demand: demand(0, vf(9)),
-			refused: "no node can hold the pod with 9 of a.com/first or b.com/second, even when it is empty"},
+			refused: "no node can hold the pod with 9 of a.com/first or b.com/second, even when it is empty; accepted is what fits on one node"},
 		"gated pods count as waiting": {
 			objects: []any{node("n1", first, 1, second, 1), gatedPod("p", first)}, demand: demand(0, vf(1)),
 			want: []corev1.ResourceName{second}, outcome: Room},
@@ -281,6 +281,72 @@ func TestReservations(t *testing.T) {
 		require.Equal(t, int64(1), l.UsageOf(first).Reserved+l.UsageOf(second).Reserved)
 		now = now.Add(20 * time.Second)
 		require.Zero(t, l.UsageOf(first).Reserved+l.UsageOf(second).Reserved)
+	})
+	named := func(id int, name string) Demand {
+		d := demand(id, vf(1))
+		d.Name = name
+		return d
+	}
+	reserved := func(l *Ledger) int64 { return l.UsageOf(first).Reserved + l.UsageOf(second).Reserved }
+	t.Run("a new attempt under the same name replaces the one before", func(t *testing.T) {
+		l, cfg := fresh()
+		for id := range 100 {
+			require.Equal(t, first, choose(t, l, cfg, named(id, "tenant-a/p")), "its predecessor does not count against it")
+		}
+		require.Equal(t, int64(1), reserved(l))
+	})
+	t.Run("a new attempt that is refused gives the one before back as well", func(t *testing.T) {
+		l, cfg := fresh()
+		choose(t, l, cfg, named(1, "tenant-a/p"))
+		tooBig := named(2, "tenant-a/p")
+		tooBig.Intent = vf(9)
+		_, err := l.Choose(mustConfig(threePools, "whenFull: reject"), tooBig)
+		require.Error(t, err)
+		require.Zero(t, reserved(l))
+	})
+	t.Run("a new attempt is not bound by the group of the one before", func(t *testing.T) {
+		l, cfg := fresh()
+		set(l, pod("other", "", first, 1))
+		d := named(1, "tenant-a/p")
+		d.Group = Group{Namespace: "tenant-a", Key: "a", Name: "g"}
+		require.Equal(t, second, choose(t, l, cfg, d))
+		l.DeletePod("other")
+		d.AdmissionID = "id2"
+		require.Equal(t, first, choose(t, l, cfg, d))
+	})
+	t.Run("attempts under other names, or without one, must not replace each other", func(t *testing.T) {
+		l, cfg := fresh()
+		for id, name := range []string{"tenant-a/p", "tenant-b/p", "tenant-a/q", "", ""} {
+			choose(t, l, cfg, named(id, name))
+		}
+		require.Equal(t, int64(5), reserved(l))
+	})
+	t.Run("a dry run must not replace the attempt before", func(t *testing.T) {
+		l, cfg := fresh()
+		choose(t, l, cfg, named(1, "tenant-a/p"))
+		d := named(2, "tenant-a/p")
+		d.AdmissionID = ""
+		require.Equal(t, second, choose(t, l, cfg, d))
+		require.Equal(t, int64(1), reserved(l))
+	})
+	t.Run("the appearance of a replaced attempt's pod must not end the one that replaced it", func(t *testing.T) {
+		l, cfg := fresh()
+		choose(t, l, cfg, named(1, "tenant-a/p"))
+		choose(t, l, cfg, named(2, "tenant-a/p"))
+		set(l, injected("p", "", "id1", first))
+		require.Equal(t, int64(1), reserved(l))
+		set(l, injected("p2", "", "id2", second))
+		require.Zero(t, reserved(l))
+		require.Empty(t, l.byName)
+	})
+	t.Run("a reservation that is cancelled is gone, and cancelling twice does nothing", func(t *testing.T) {
+		l, cfg := fresh()
+		choose(t, l, cfg, named(1, "tenant-a/p"))
+		l.CancelReservation("id1")
+		l.CancelReservation("id1")
+		l.CancelReservation("unknown")
+		require.Zero(t, reserved(l))
+		require.Equal(t, first, choose(t, l, cfg, named(2, "tenant-a/p")))
 	})
 	t.Run("an admission is not known any more when its pod is gone", func(t *testing.T) {
 		l, _ := fresh()

@@ -29,6 +29,7 @@ var simNames = []corev1.ResourceName{first, second, phys, shared, gpu}
 type simReservation struct {
 	entry   rdma.Entry
 	group   string
+	name    string
 	expires time.Time
 }
 
@@ -154,6 +155,9 @@ func (s *sim) admit(t *rapid.T) {
 			d.AdmissionID = rapid.SampledFrom(ids).Draw(t, "id")
 		}
 	}
+	if d.Name = rapid.SampledFrom([]string{"", "", "tenant-a/x", "tenant-a/y"}).Draw(t, "name"); d.Name != "" && d.AdmissionID != "" {
+		maps.DeleteFunc(s.reserved, func(id string, r simReservation) bool { return r.name == d.Name && id != d.AdmissionID })
+	}
 	want := s.naive(d, ask, group)
 	choice, err := s.ledger.Choose(s.cfg, d)
 	got := "refused"
@@ -162,7 +166,7 @@ func (s *sim) admit(t *rapid.T) {
 	}
 	require.Equal(t, want, got, "admission of %v, group %q", ask, group)
 	if err == nil && d.AdmissionID != "" {
-		s.reserved[d.AdmissionID] = simReservation{choice.Assignment[0], group, s.now.Add(s.cfg.Policy.Reservation())}
+		s.reserved[d.AdmissionID] = simReservation{choice.Assignment[0], group, d.Name, s.now.Add(s.cfg.Policy.Reservation())}
 	}
 }
 
@@ -413,6 +417,7 @@ func assertEmpty(t assert.TestingT, l *Ledger) {
 	assert.Empty(t, l.offering)
 	assert.Equal(t, newTotals(), l.totals)
 	assert.Empty(t, l.byID)
+	assert.Empty(t, l.byName)
 	assert.Empty(t, l.order)
 	assert.Empty(t, l.reserved)
 	assert.Empty(t, l.groups)

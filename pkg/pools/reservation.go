@@ -9,6 +9,8 @@ import (
 // reservation bridges the time between a pod's admission and its appearance in the informer.
 type reservation struct {
 	devices Counts
+	// name is the pod's namespace/name, empty where the API server makes the name up later.
+	name    string
 	group   Group
 	expires time.Time
 }
@@ -17,6 +19,8 @@ type reservation struct {
 // UID is new on every call.
 type reservations struct {
 	byID map[string]reservation
+	// byName holds the id of the last reservation made for a name.
+	byName map[string]string
 	// order holds the ids as they were made or renewed. An id may stand there after its reservation ended.
 	order    []deadline
 	reserved Counts
@@ -28,21 +32,40 @@ type deadline struct {
 }
 
 func newReservations() reservations {
-	return reservations{byID: map[string]reservation{}, reserved: Counts{}}
+	return reservations{byID: map[string]reservation{}, byName: map[string]string{}, reserved: Counts{}}
 }
 
 // reserve keeps the assignment's devices in mind until the pod appears or the time is over. A second pass over the same
 // admission replaces the first.
-func (l *Ledger) reserve(id string, group Group, assignment rdma.Assignment, lifetime time.Duration) {
-	l.endReservation(id)
-	r := reservation{devices: Counts{}, group: group, expires: l.now().Add(lifetime)}
+func (l *Ledger) reserve(d Demand, assignment rdma.Assignment, lifetime time.Duration) {
+	l.endReservation(d.AdmissionID)
+	r := reservation{devices: Counts{}, name: d.Name, group: d.Group, expires: l.now().Add(lifetime)}
 	for _, e := range assignment {
 		r.devices[e.Pool] += e.Count
 	}
-	l.byID[id] = r
-	l.order = append(l.order, deadline{id, r.expires})
+	l.byID[d.AdmissionID] = r
+	if d.Name != "" {
+		l.byName[d.Name] = d.AdmissionID
+	}
+	l.order = append(l.order, deadline{d.AdmissionID, r.expires})
 	l.reserved.add(r.devices, 1)
-	l.joinGroup(group, reservationMember(id), assignment, false)
+	l.joinGroup(d.Group, reservationMember(d.AdmissionID), assignment, false)
+}
+
+// endPredecessor ends the reservation of an earlier attempt to create a pod of the same name. That attempt failed after
+// admission, at a quota for example, or its pod is gone: otherwise there would be no other. Without this a loop that
+// tries again and again would reserve the pool away from everybody else.
+func (l *Ledger) endPredecessor(d Demand) {
+	if id, ok := l.byName[d.Name]; ok && d.AdmissionID != "" && id != d.AdmissionID {
+		l.endReservation(id)
+	}
+}
+
+// CancelReservation gives back what Choose reserved for an admission that came to nothing.
+func (l *Ledger) CancelReservation(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endReservation(id)
 }
 
 func (l *Ledger) endReservation(id string) {
@@ -51,6 +74,9 @@ func (l *Ledger) endReservation(id string) {
 		return
 	}
 	delete(l.byID, id)
+	if l.byName[r.name] == id {
+		delete(l.byName, r.name)
+	}
 	l.reserved.add(r.devices, -1)
 	l.leaveGroup(r.group, reservationMember(id))
 }

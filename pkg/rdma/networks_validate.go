@@ -13,7 +13,12 @@ import (
 // PoolOf tells which configured pool feeds a NetworkAttachmentDefinition with devices, if one does.
 type PoolOf = func(namespace, nad string) (pool string, ok bool)
 
-// maxNetworkErrors bounds a refusal: 256 KiB of commas would else be answered with a quarter of a million errors.
+// maxUserNetworks is how many networks of the user's own an RDMA pod may have. PreBind looks at each of them once more,
+// live: 32 are 64 ms of the 500 requests a second that the shipped scheduler configuration allows for all pods together,
+// while the 131,072 that fit into the annotation would be four minutes of them at every attempt.
+const maxUserNetworks = 32
+
+// maxNetworkErrors bounds a refusal: 32 items can have more faults than anybody reads.
 const maxNetworkErrors = 16
 
 // podInterface is the name of the pod's default interface, and loopback the one that every network namespace has.
@@ -24,12 +29,16 @@ const (
 
 // ValidateUserNetworks refuses what a user must not write in the networks annotation of an RDMA pod: what ParseNetworks
 // refuses, what can never start or never stop, and what takes a device that is not the user's (a deviceID, or a
-// NetworkAttachmentDefinition that a configured pool feeds). poolOf may be nil. All faults come at once, in the order of
-// the text, the first 16 of them in words. Positions count from 1, as Multus' automatic names net<i> do.
+// NetworkAttachmentDefinition that a configured pool feeds), and more than 32 networks. poolOf may be nil. All faults come
+// at once, in the order of the text, the first 16 of them in words. Positions count from 1, as Multus' automatic names
+// net<i> do.
 func ValidateUserNetworks(path *field.Path, text, podNamespace string, poolOf PoolOf) field.ErrorList {
 	networks, err := readNetworks(text, podNamespace)
 	if err != nil {
 		return field.ErrorList{field.Invalid(path, bounded(text), err.Error())}
+	}
+	if networks.Len() > maxUserNetworks {
+		return field.ErrorList{field.Invalid(path, bounded(text), fmt.Sprintf("must name at most %d networks, not %d", maxUserNetworks, networks.Len()))}
 	}
 	clashes := networks.clashes()
 	var errs field.ErrorList
@@ -99,14 +108,14 @@ func (c *itemCheck) all(defaultNamespace string, poolOf PoolOf) {
 		c.invalid(fmt.Sprintf("interface %q %s", bounded(network.Interface), fault))
 	}
 	if network.DeviceID != "" {
-		c.forbidden(fmt.Sprintf("deviceID %q: devices are given by the scheduler, not chosen by name",
+		c.forbidden(fmt.Sprintf("deviceID %q must be left out: devices are given by the kubelet, not chosen by name",
 			bounded(network.DeviceID)))
 	}
 	if poolOf == nil {
 		return
 	}
 	if pool, ok := poolOf(network.Namespace, network.Name); ok {
-		c.forbidden(fmt.Sprintf("network %s/%s takes a device of the pool %q: ask for it with %s or %s instead",
+		c.forbidden(fmt.Sprintf("network %s/%s takes a device of the pool %q and must be left out: ask for the device with %s or %s",
 			bounded(network.Namespace), bounded(network.Name), bounded(pool), VFAnnotation, PFAnnotation))
 	}
 }

@@ -48,6 +48,8 @@ func TestValidateUserNetworks(t *testing.T) {
 		{"a deviceID must not pass in any spelling", `[{"name":"a","DEVICEID":"x"}]`, []string{`deviceID "x"`}},
 		{"a network that takes a pool's device must not pass", "vf-a", []string{`network ns-a/vf-a takes a device of the pool "rdma/vf-pool"`}},
 		{"a network that takes a pool's device must not pass with its namespace", "one,ns-a/vf-a@x", []string{"item 2, \"ns-a/vf-a@x\": network ns-a/vf-a"}},
+		{"as many networks as a pod may have pass", strings.TrimSuffix(strings.Repeat("one,", 32), ","), nil},
+		{"one network more than a pod may have must not pass", strings.TrimSuffix(strings.Repeat("one,", 33), ","), []string{"must name at most 32 networks, not 33"}},
 		{"W37: null must not pass", "[null]", []string{"must not be null"}},
 
 		{
@@ -61,6 +63,7 @@ func TestValidateUserNetworks(t *testing.T) {
 				`item 6: interface "net5"`,
 			},
 		},
+		{"faults of too many networks are not looked for", strings.Repeat("One,", 40), []string{"must name at most 32 networks, not 41"}},
 		{"all faults of the short form come at once", ",One,a@b@c,b@" + strings.Repeat("x", 16), []string{"item 1: ", "item 2: ", "item 3: ", "item 4: "}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -76,10 +79,13 @@ func TestValidateUserNetworks(t *testing.T) {
 }
 
 func TestValidateUserNetworksAnswersAFloodOfFaultsBriefly(t *testing.T) {
-	errs := rdma.ValidateUserNetworks(networksPath, strings.Repeat(",", 200_000), "ns-a", nil)
+	errs := rdma.ValidateUserNetworks(networksPath, strings.Repeat(",", 31), "ns-a", nil)
 	require.Len(t, errs, 17)
-	assert.Contains(t, errs[16].Error(), "and 199985 faults more")
+	assert.Contains(t, errs[16].Error(), "and 16 faults more")
 	assert.Less(t, len(errs.ToAggregate().Error()), 10_000)
+	errs = rdma.ValidateUserNetworks(networksPath, strings.Repeat(",", 200_000), "ns-a", nil)
+	require.Len(t, errs, 1)
+	assert.Less(t, len(errs.ToAggregate().Error()), 1_000)
 }
 
 func TestValidateDefaultNetwork(t *testing.T) {
