@@ -143,7 +143,7 @@ func rankPinning(pod *corev1.Pod, requests corev1.ResourceList, a rdma.Assignmen
 
 func tooMany(pod *corev1.Pod, e rdma.Entry, requested resource.Quantity, wanted int64) *field.Error {
 	return field.Invalid(annotationPath(e.Type.Annotation()), pod.Annotations[e.Type.Annotation()],
-		fmt.Sprintf("the containers request %s of %s, but the annotations ask for %d; accepted are requests of at most the number in the annotation, init containers included", requested.String(), e.Pool, wanted))
+		fmt.Sprintf("the pod requests %s of %s, but the annotations ask for %d; accepted are requests of at most the number in the annotation, init containers and overhead included", requested.String(), e.Pool, wanted))
 }
 
 // fill brings the pod's requests to exactly what the assignment says, by adding what is missing to one container.

@@ -235,7 +235,7 @@ func TestARefusalSaysWhichFieldAndWhy(t *testing.T) {
 		{"a sum of requests that wraps around", `{"metadata": {"name": "p", "annotations": {"rdma.vf": "2"}}, "spec": {"containers": [
 			{"name": "a", "resources": {"limits": {"mellanox.com/mlnx_sriov_rdma": "9223372036854775807"}}}, {"name": "b", "resources": {"limits": {"mellanox.com/mlnx_sriov_rdma": "9223372036854775807"}}},
 			{"name": "c", "resources": {"limits": {"mellanox.com/mlnx_sriov_rdma": "4"}}}]}}`,
-			`the containers request 18446744073709551618 of mellanox.com/mlnx_sriov_rdma, but the annotations ask for 2`},
+			`the pod requests 18446744073709551618 of mellanox.com/mlnx_sriov_rdma, but the annotations ask for 2`},
 		{"several faults", `{"metadata": {"name": "p", "annotations": {"rdma.vf": "0"}}, "spec": {"nodeName": "n1", "hostNetwork": true, "containers": [{"name": "a"}]}}`, `spec.hostNetwork: Invalid value: true`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -160,7 +160,7 @@ func TestInjectContainers(t *testing.T) {
 
 		"more than the annotation says is refused": {`{rdma.vf: "1"}`,
 			`{containers: [{name: a, resources: {limits: {mellanox.com/mlnx_sriov_rdma: "2"}}}]}`, nil,
-			`metadata.annotations[rdma.vf]: Invalid value: "1": the containers request 2 of mellanox.com/mlnx_sriov_rdma, but the annotations ask for 1; accepted are requests of at most the number in the annotation, init containers included`},
+			`metadata.annotations[rdma.vf]: Invalid value: "1": the pod requests 2 of mellanox.com/mlnx_sriov_rdma, but the annotations ask for 1; accepted are requests of at most the number in the annotation, init containers and overhead included`},
 		"an init container with more than the annotation says is refused": {`{rdma.vf: "1"}`,
 			`{initContainers: [{name: i, resources: {limits: {mellanox.com/mlnx_sriov_rdma: "2"}}}], containers: [{name: a}]}`, nil,
 			`metadata.annotations[rdma.vf]: Invalid value: "1": the containers request 2 of`},
@@ -228,7 +228,7 @@ func TestInjectRefuses(t *testing.T) {
 		"a default network that was made for another pod": {`{rdma.vf: "1", v1.multus-cni.io/default-network: tenant-a/lent}`, `{containers: [{name: a}]}`,
 			`metadata.annotations[v1.multus-cni.io/default-network]: Invalid value: "tenant-a/lent": must not name a network that was made for another pod`},
 		"overhead that takes devices, which no container can be given": {`{rdma.vf: "1"}`, `{overhead: {mellanox.com/mlnx_sriov_rdma: "1"}, containers: [{name: a}]}`,
-			`metadata.annotations[rdma.vf]: Invalid value: "1": the containers request 2 of mellanox.com/mlnx_sriov_rdma`},
+			`metadata.annotations[rdma.vf]: Invalid value: "1": the pod requests 2 of mellanox.com/mlnx_sriov_rdma`},
 		"several faults at once": {`{rdma.vf: x, rdma.pf: "0"}`, `{hostNetwork: true, containers: [{name: a}]}`,
 			`[metadata.annotations[rdma.vf]: Invalid value: "x"`},
 	} {

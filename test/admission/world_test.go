@@ -52,7 +52,7 @@ example.com/scarce            type=vf
 
 // devicesOfTheNode are enough for all pods of the table at once, but for the pool that is scarce.
 var devicesOfTheNode = map[corev1.ResourceName]string{
-	corev1.ResourceCPU: "64", corev1.ResourceMemory: "512Gi", corev1.ResourcePods: "250",
+	corev1.ResourceCPU: "64", corev1.ResourceMemory: "512Gi", corev1.ResourceEphemeralStorage: "1Ti", corev1.ResourcePods: "250",
 	"mellanox.com/mlnx_sriov_rdma": "5000", "mellanox.com/other_vf": "5000", "rdma/hca_shared_devices_a": "5000",
 	"mellanox.com/mlnx_pf_rdma": "5000", "rdma/hca_shared_devices_b": "5000", "example.com/both": "5000", "example.com/scarce": "1",
 }
