@@ -379,34 +379,3 @@ func TestMetrics(t *testing.T) {
 	_, err = NewHandler(s.injector, ctrladmission.NewDecoder(clientgoscheme.Scheme), nil)
 	require.NoError(t, err)
 }
-
-func FuzzHandler(f *testing.F) {
-	for _, object := range []string{wantsOne, "", "{}", "null", `{"metadata": {"annotations": {"rdma.vf": "1", "k8s.v1.cni.cncf.io/networks": "[null]"}}, "spec": {"containers": []}}`,
-		`{"metadata": {"annotations": {"rdma.vf": "2", "rdma.pf": "1", "tenant.network/container": "b"}, "finalizers": ["tenant.network/cleanup"]},
-		  "spec": {"initContainers": [{"restartPolicy": "Always", "resources": {"requests": {"example.com/both": "1"}}}], "containers": [{"name": "a"}, {"name": "b", "resources": {"limits": {"example.com/both": "9e18"}}}]}}`} {
-		f.Add(review(f, object, nil))
-	}
-	f.Add(review(f, wantsOne, func(r *admissionv1.AdmissionRequest) { r.Operation = admissionv1.Delete }))
-	for _, body := range []string{"", "{}", "null", `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":null}`, `{"kind":"Pod","apiVersion":"v1"}`, "\x00", "[]"} {
-		f.Add([]byte(body))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		s := newServer(t) // a new one each time, so that the same bytes take the same way
-		s.injector.NewID = func() string { return "0123456789abcdef" }
-		recovers := false // so that a panic shows here, and is not answered
-		s.http = &ctrladmission.Webhook{Handler: s.handler, RecoverPanic: &recovers}
-		w := s.post(body)
-		if w.Code >= 400 && w.Code < 500 {
-			return
-		}
-		require.Equal(t, http.StatusOK, w.Code)
-		var r admissionv1.AdmissionReview
-		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &r))
-		require.NotNil(t, r.Response)
-		if !r.Response.Allowed {
-			require.NotNil(t, r.Response.Result)
-			require.GreaterOrEqual(t, r.Response.Result.Code, int32(400))
-			require.Empty(t, r.Response.Patch)
-		}
-	})
-}

@@ -163,7 +163,7 @@ func TestInjectContainers(t *testing.T) {
 			`metadata.annotations[rdma.vf]: Invalid value: "1": the pod requests 2 of mellanox.com/mlnx_sriov_rdma, but the annotations ask for 1; accepted are requests of at most the number in the annotation, init containers and overhead included`},
 		"an init container with more than the annotation says is refused": {`{rdma.vf: "1"}`,
 			`{initContainers: [{name: i, resources: {limits: {mellanox.com/mlnx_sriov_rdma: "2"}}}], containers: [{name: a}]}`, nil,
-			`metadata.annotations[rdma.vf]: Invalid value: "1": the containers request 2 of`},
+			`metadata.annotations[rdma.vf]: Invalid value: "1": the pod requests 2 of`},
 		"two pools for one type are refused": {`{rdma.vf: "2"}`,
 			`{containers: [{name: a, resources: {limits: {mellanox.com/mlnx_sriov_rdma: "1", mellanox.com/other_vf: "1"}}}]}`, nil,
 			`spec.containers: Invalid value: "\"mellanox.com/mlnx_sriov_rdma\" and \"mellanox.com/other_vf\"": the containers request 2 pools for 1 types; accepted is one pool for each of rdma.vf and rdma.pf`},

@@ -129,7 +129,9 @@ func containersOf(spec object) []object {
 	return all
 }
 
-func (r *row) body(t *testing.T) []byte { return marshal(t, object{"metadata": r.Metadata, "spec": r.Spec}) }
+func (r *row) body(t *testing.T) []byte {
+	return marshal(t, object{"metadata": r.Metadata, "spec": r.Spec})
+}
 
 func marshal(t *testing.T, content any) []byte {
 	t.Helper()
