@@ -70,7 +70,7 @@ func FuzzReview(f *testing.F) {
 	for _, object := range []string{wantsOne, "", "{}", "null", "[]", `{"metadata":{"annotations":null},"spec":null}`,
 		`{"metadata": {"annotations": {"rdma.vf": "2", "rdma.pf": "1", "tenant.network/container": "b"}, "finalizers": ["tenant.network/cleanup"]},
 		  "spec": {"initContainers": [{"restartPolicy": "Always", "resources": {"requests": {"example.com/both": "1"}}}], "containers": [{"name": "a"}, {"name": "b", "resources": {"limits": {"example.com/both": "2"}}}]}}`,
-		`{"metadata": {"annotations": {"rdma.vf": "1", "tenant.network/resource-count": "1,1", "k8s.v1.cni.cncf.io/networks": "mine,gone@rdma0,tenant-a/stale"}}, "spec": {"containers": [{"name": "a"}]}}`,
+		`{"metadata": {"annotations": {"rdma.vf": "1", "tenant.network/resource-count": "1,1", "k8s.v1.cni.cncf.io/network-status": "[]", "k8s.v1.cni.cncf.io/networks": "gone@x,gone@rdma0,tenant-a/stale"}}, "spec": {"containers": [{"name": "a"}]}}`,
 		`{"metadata": {"generateName": "x", "annotations": {"rdma.pf": "1", "k8s.v1.cni.cncf.io/networks": "[{\"name\":\"mine\",\"x\":\"<\"}]", "v1.multus-cni.io/default-network": "a"}}, "spec": {"containers": [{"name": "a", "resources": {"claims": [{"name": "c"}]}}]}}`,
 		`{"metadata": {"annotations": {"rdma.vf": "1", "kubernetes.io/config.mirror": "x", "tenant.network/x": "y"}}, "spec": {"nodeName": "n"}}`,
 		`{"metadata": {"annotations": {"rdma.vf": "3"}}, "spec": {"overhead": {"example.com/both": "1"}, "schedulingGates": [{"name": "g"}], "containers": [{"resources": {"requests": {"mellanox.com/other_vf": "1.5"}}}]}}`} {
@@ -126,7 +126,7 @@ func requireAdmitted(t *testing.T, before, after *corev1.Pod) {
 	}
 	require.Equal(t, rdma.SchedulerName, after.Spec.SchedulerName)
 	for key, value := range before.Annotations {
-		if !strings.HasPrefix(key, rdma.Domain) && key != rdma.NetworksAnnotation {
+		if !strings.HasPrefix(key, rdma.Domain) && key != rdma.NetworksAnnotation && key != rdma.NetworkStatusAnnotation {
 			require.Equal(t, value, after.Annotations[key])
 		}
 	}

@@ -84,10 +84,10 @@ func validateNetworks(pod *corev1.Pod, namespace string, cfg *pools.Config, atta
 	return errs
 }
 
-// networkRoom is what one network of ours can take in the annotation at most, in bytes: namespace, name and interface as
-// long as they can be, and the keys of the JSON form. wordsRoom is for the rest of what is written on the pod.
+// networkRoom is for one network of ours in the annotation, in bytes: namespace and name of 63, an interface of 15, and
+// the keys of the JSON form. wordsRoom is for the rest of what is written on the pod.
 const (
-	networkRoom = 63 + 253 + 15 + 48
+	networkRoom = 63 + 63 + 15 + 48
 	wordsRoom   = 2048
 )
 
@@ -96,7 +96,7 @@ const (
 func checkRoom(pod *corev1.Pod, intent rdma.Intent) field.ErrorList {
 	limit := validation.TotalAnnotationSizeLimitB - wordsRoom
 	for _, ask := range intent {
-		limit -= int(ask.Count) * networkRoom
+		limit = max(limit-int(ask.Count)*networkRoom, 0)
 	}
 	size := 0
 	for key, value := range pod.Annotations {

@@ -70,7 +70,7 @@ func TestAnnotationsMustLeaveRoomForTheNetworks(t *testing.T) {
 	before := ledger.UsageOf("mellanox.com/mlnx_sriov_rdma").Reserved
 	_, errs = injector.Inject(podFrom(t, long(8, limit-8*networkRoom-len("rdma.vf8a")+1)), "tenant-a", false)
 	require.Len(t, errs, 1)
-	require.EqualError(t, errs[0], "metadata.annotations: Invalid value: must be at most 257064 bytes together, not 257065: the pod's networks are added to them later")
+	require.EqualError(t, errs[0], "metadata.annotations: Invalid value: must be at most 258584 bytes together, not 258585: the pod's networks are added to them later")
 	require.Equal(t, before, ledger.UsageOf("mellanox.com/mlnx_sriov_rdma").Reserved)
 	t.Run("copies that are written anew do not count", func(t *testing.T) {
 		_, errs := injector.Inject(podFrom(t, strings.Replace(long(1, 200<<10), ", a: ", ", tenant.network/forged: \""+strings.Repeat("y", 200<<10)+"\", a: ", 1)), "tenant-a", false)

@@ -10,18 +10,24 @@ import (
 	"tenant.network/tenant-webhook/pkg/rdma"
 )
 
-// stripStale removes what a copy of another pod carries: networks that the tenant-controller made for that pod. It returns
-// a warning if there were any.
+// stripStale removes what a copy of another pod carries: networks that the tenant-controller made for that pod, and the
+// status of its networks. It returns a warning if there were such networks.
 //
 // Such a network is known by its label. If it is gone with its pod, as after the restore of a backup, what is left is its
-// place: ours come last, as many as the copied annotations claim, each with an interface name.
+// place: ours come last, as many as the copied annotations claim, each with an interface name. The copied status tells
+// that the other pod had been bound and had them; on a second pass it is gone, and the annotations are of our making.
 func (i *Injector) stripStale(pod *corev1.Pod, namespace string) []string {
+	_, hadNetworks := pod.Annotations[rdma.NetworkStatusAnnotation]
+	delete(pod.Annotations, rdma.NetworkStatusAnnotation)
 	text := pod.Annotations[rdma.NetworksAnnotation]
 	networks, err := rdma.ParseNetworks(text, namespace)
 	if err != nil {
 		return nil // validateNetworks refuses it, with the reason
 	}
-	ours := networks.Len() - claimedDevices(pod.Annotations)
+	ours := networks.Len()
+	if hadNetworks {
+		ours -= claimedDevices(pod.Annotations)
+	}
 	position := 0
 	var dropped []string
 	kept, changed, err := rdma.StripNetworks(text, namespace, func(n rdma.Network) bool {

@@ -13,8 +13,9 @@ import (
 
 func TestNetworksMadeForAnotherPodAreLeftOut(t *testing.T) {
 	for name, tc := range map[string]struct {
-		// count is the copied annotation that says how many networks the other pod was given.
+		// count is the copied annotation that says how many networks the other pod was given; it had been running.
 		count, networks string
+		pending         bool
 		unsynced        bool
 		want            string
 		warning         string
@@ -29,6 +30,7 @@ func TestNetworksMadeForAnotherPodAreLeftOut(t *testing.T) {
 		"all of them": {count: "1", networks: "tenant-a/gone@rdma0",
 			warning: "metadata.annotations[k8s.v1.cni.cncf.io/networks]: left out what was made for another pod: tenant-a/gone"},
 
+		"a missing network must stay where the other pod had not been bound, or this is a second pass": {count: "1", networks: "mine,gone@rdma0", want: "mine,gone@rdma0", pending: true},
 		"a missing network must stay where nothing says that the pod is a copy":       {networks: "mine,gone@rdma0", want: "mine,gone@rdma0"},
 		"a missing network that stands before the claimed ones must stay":             {count: "1", networks: "gone@x,tenant-a/mine@y", want: "gone@x,tenant-a/mine@y"},
 		"a network that exists and was made for nobody must stay":                     {count: "1", networks: "one@x,mine@y", want: "one@x,mine@y"},
@@ -47,19 +49,27 @@ func TestNetworksMadeForAnotherPodAreLeftOut(t *testing.T) {
 			}
 			pod := podFrom(t, plain)
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, rdma.NetworksAnnotation, tc.networks)
+			if !tc.pending {
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, rdma.NetworkStatusAnnotation, "[]")
+			}
 			if tc.count != "" {
 				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, rdma.ResourceCountAnnotation, tc.count)
 			}
 			result, errs := injector.Inject(pod, "tenant-a", false)
 			require.Empty(t, errs)
-			got, has := apply(t, pod, result.Pod).Annotations[rdma.NetworksAnnotation]
+			admitted := apply(t, pod, result.Pod)
+			got, has := admitted.Annotations[rdma.NetworksAnnotation]
 			assert.Equal(t, tc.want, got)
+			assert.NotContains(t, admitted.Annotations, rdma.NetworkStatusAnnotation)
 			assert.Equal(t, tc.want != "", has)
 			if tc.warning == "" {
 				assert.Empty(t, result.Warnings)
 			} else {
 				assert.Equal(t, []string{tc.warning}, result.Warnings)
 			}
+			again, errs := injector.Inject(admitted, "tenant-a", false)
+			require.Empty(t, errs)
+			require.Empty(t, patch(admitted, again.Pod), "a second pass must change nothing")
 		})
 	}
 }

@@ -39,6 +39,8 @@ const (
 const (
 	// NetworksAnnotation lists a pod's additional networks.
 	NetworksAnnotation = "k8s.v1.cni.cncf.io/networks"
+	// NetworkStatusAnnotation is where Multus writes what it attached.
+	NetworkStatusAnnotation = "k8s.v1.cni.cncf.io/network-status"
 	// DefaultNetworkAnnotation replaces the cluster's default network for a pod.
 	DefaultNetworkAnnotation = "v1.multus-cni.io/default-network"
 	// ResourceNameAnnotation on a NetworkAttachmentDefinition names the extended resource that feeds it devices.

@@ -43,8 +43,8 @@ type want struct {
 	Devices map[string]map[string]string `json:"devices"`
 	// Networks is the annotation after admission, by default as it was sent.
 	Networks *string `json:"networks"`
-	// Multus is which interfaces Multus makes when the networks of two (one, for a count of 1, and so on) devices, called
-	// ours-0, ours-1, …, have been appended. It must be given for a pod with networks of its own.
+	// Multus are the interfaces that Multus makes besides eth0 when our networks, called ours-0, ours-1, …, have been
+	// appended. They must be given for a pod with networks of its own.
 	Multus   []string `json:"multus"`
 	Warnings []string `json:"warnings"`
 
@@ -204,6 +204,7 @@ func (w *world) expected(t *testing.T, r row) object {
 		}
 	}
 	if r.Want.admitted() {
+		delete(annotationsOf(pod), rdma.NetworkStatusAnnotation)
 		set(pod, rdma.SchedulerName, "spec", "schedulerName")
 	}
 	spec, _ := pod["spec"].(object)
