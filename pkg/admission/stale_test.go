@@ -31,13 +31,13 @@ func TestNetworksMadeForAnotherPodAreLeftOut(t *testing.T) {
 			warning: "metadata.annotations[k8s.v1.cni.cncf.io/networks]: left out what was made for another pod: tenant-a/gone"},
 
 		"a missing network must stay where the other pod had not been bound, or this is a second pass": {count: "1", networks: "mine,gone@rdma0", want: "mine,gone@rdma0", pending: true},
-		"a missing network must stay where nothing says that the pod is a copy":       {networks: "mine,gone@rdma0", want: "mine,gone@rdma0"},
-		"a missing network that stands before the claimed ones must stay":             {count: "1", networks: "gone@x,tenant-a/mine@y", want: "gone@x,tenant-a/mine@y"},
-		"a network that exists and was made for nobody must stay":                     {count: "1", networks: "one@x,mine@y", want: "one@x,mine@y"},
-		"a missing network without an interface name, which ours always have, stays":  {count: "1", networks: "mine,gone", want: "mine,gone"},
-		"a missing network must stay while the networks of the cluster are not known": {count: "1", networks: "mine,gone@rdma0", want: "mine,gone@rdma0", unsynced: true},
-		"a claim that is no number must not be believed":                              {count: "1,x", networks: "mine,gone@rdma0", want: "mine,gone@rdma0"},
-		"a negative claim must not be believed":                                       {count: "-1", networks: "mine,gone@rdma0", want: "mine,gone@rdma0"},
+		"a missing network must stay where nothing says that the pod is a copy":                        {networks: "mine,gone@rdma0", want: "mine,gone@rdma0"},
+		"a missing network that stands before the claimed ones must stay":                              {count: "1", networks: "gone@x,tenant-a/mine@y", want: "gone@x,tenant-a/mine@y"},
+		"a network that exists and was made for nobody must stay":                                      {count: "1", networks: "one@x,mine@y", want: "one@x,mine@y"},
+		"a missing network without an interface name, which ours always have, stays":                   {count: "1", networks: "mine,gone", want: "mine,gone"},
+		"a missing network must stay while the networks of the cluster are not known":                  {count: "1", networks: "mine,gone@rdma0", want: "mine,gone@rdma0", unsynced: true},
+		"a claim that is no number must not be believed":                                               {count: "1,x", networks: "mine,gone@rdma0", want: "mine,gone@rdma0"},
+		"a negative claim must not be believed":                                                        {count: "-1", networks: "mine,gone@rdma0", want: "mine,gone@rdma0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			injector, _ := newInjector(t)
