@@ -52,9 +52,9 @@ func (l *Ledger) reserve(d Demand, assignment rdma.Assignment, lifetime time.Dur
 	l.joinGroup(d.Group, reservationMember(d.AdmissionID), assignment, false)
 }
 
-// endPredecessor ends the reservation of an earlier attempt to create a pod of the same name. That attempt failed after
-// admission, at a quota for example, or its pod is gone: otherwise there would be no other. Without this a loop that
-// tries again and again would reserve the pool away from everybody else.
+// endPredecessor ends the reservation of an earlier attempt to create a pod of the same name. As a rule that attempt failed
+// after admission, at a quota for example; if it made the pod after all, this one fails and the informer shows the pod in
+// a moment. Without this a loop that tries again and again would reserve the pool away from everybody else.
 func (l *Ledger) endPredecessor(d Demand) {
 	if id, ok := l.byName[d.Name]; ok && d.AdmissionID != "" && id != d.AdmissionID {
 		l.endReservation(id)
