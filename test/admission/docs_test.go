@@ -44,7 +44,7 @@ func TestCasesAreWhereTheDocsSay(t *testing.T) {
 			}
 		}
 	}
-	for _, line := range strings.Split(string(docs), "\n") {
+	for line := range strings.SplitSeq(string(docs), "\n") {
 		name := caseInName.FindString(line)
 		_, listed, found := strings.Cut(line, "`TestAdmission` (")
 		if !found || !strings.HasPrefix(line, "| W") {

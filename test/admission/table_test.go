@@ -66,7 +66,7 @@ func (w *world) check(t *testing.T, r row) {
 		return
 	}
 	require.NoError(t, err)
-	require.True(t, r.Want.admitted() != r.Want.Untouched, "the row must want something")
+	require.NotEqual(t, r.Want.admitted(), r.Want.Untouched, "the row must want something")
 	assert.Equal(t, r.Want.Warnings, warnings)
 	requireSame(t, w.expected(t, r), got)
 	if r.Want.admitted() {
