@@ -26,9 +26,14 @@ type options struct {
 	webhookHost string
 	webhookPort int
 	certDir     string
+	certSecret  string
+	certRotate  bool
+	service     string
+	hookConfig  string
 	metricsAddr string
 	healthAddr  string
 	leaderElect bool
+	stopDelay   time.Duration
 	drainFor    time.Duration
 
 	refresh      time.Duration
@@ -58,10 +63,15 @@ func newOptions() *options {
 
 	fs.StringVar(&o.webhookHost, "webhook-host", "", "Address on which webhooks are served; empty means all.")
 	fs.IntVar(&o.webhookPort, "webhook-port", 9443, "Port on which webhooks are served.")
-	fs.StringVar(&o.certDir, "cert-dir", "/etc/tenant-webhook/certs", "Directory with tls.crt and tls.key; a change of the files is picked up.")
+	fs.StringVar(&o.certSecret, "cert-secret", "tenant-webhook-certs", "Secret in --pod-namespace with the serving certificate (tls.crt, tls.key) and its CA (ca.crt); a change is picked up, and the caBundle of --webhook-config is kept in step.")
+	fs.BoolVar(&o.certRotate, "cert-rotate", true, "Make and renew the certificates in --cert-secret; without, somebody else does, such as cert-manager.")
+	fs.StringVar(&o.service, "webhook-service", name, "Service in --pod-namespace by which API servers call; the certificate is made for SERVICE.NAMESPACE.svc.")
+	fs.StringVar(&o.hookConfig, "webhook-config", name, "MutatingWebhookConfiguration whose caBundle is kept.")
+	fs.StringVar(&o.certDir, "cert-dir", "", "Serve tls.crt and tls.key of this directory instead of --cert-secret; a change of the files is picked up, the caBundle is yours to keep.")
 	fs.StringVar(&o.metricsAddr, "metrics-bind-address", ":8080", "Address of /metrics and of /pools, the state of the pools as JSON.")
 	fs.StringVar(&o.healthAddr, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz.")
 	fs.BoolVar(&o.leaderElect, "leader-elect", true, "Elect the replica that runs the release controller.")
+	fs.DurationVar(&o.stopDelay, "shutdown-delay", 5*time.Second, "How long a stopping replica says that it is not ready, and goes on serving, before it closes: until Services have noticed.")
 	fs.DurationVar(&o.drainFor, "drain-timeout", 20*time.Second, "How long a stopping replica finishes reviews.")
 
 	fs.DurationVar(&o.refresh, "refresh-interval", feed.DefaultInterval, "How often the pools are recounted and logged.")
@@ -92,6 +102,13 @@ func (o *options) parse(args []string) error {
 	if o.webhookPort < 1 || o.webhookPort > 65535 {
 		return fmt.Errorf("--webhook-port: %d must be from 1 to 65535", o.webhookPort)
 	}
+	for _, n := range []struct{ flag, value string }{
+		{"cert-secret", o.certSecret}, {"webhook-service", o.service}, {"webhook-config", o.hookConfig},
+	} {
+		if n.value == "" {
+			return fmt.Errorf("--%s: must name an object; it is empty", n.flag)
+		}
+	}
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
@@ -100,6 +117,7 @@ func (o *options) parse(args []string) error {
 		{"refresh-interval", o.refresh, time.Second},
 		{"sandbox-wait", o.sandboxWait, time.Second},
 		{"force-release-after", o.forceRelease, 0},
+		{"shutdown-delay", o.stopDelay, 0},
 		{"drain-timeout", o.drainFor, 0},
 		{"sweep-period", o.sweepPeriod, time.Second},
 		{"sweep-grace", o.sweepGrace, 0},

@@ -39,6 +39,11 @@ func TestParseMustNotAccept(t *testing.T) {
 		{"no wait for the sandbox", []string{"--sandbox-wait=0s"}, "--sandbox-wait: 0s must be at least 1s"},
 		{"a negative force", []string{"--force-release-after=-1s"}, "--force-release-after: -1s must be at least 0s"},
 		{"a negative drain", []string{"--drain-timeout=-1s"}, "--drain-timeout: -1s must be at least 0s"},
+		{"a negative delay of the shutdown", []string{"--shutdown-delay=-1s"}, "--shutdown-delay: -1s must be at least 0s"},
+		{"no Secret for the certificate", []string{"--cert-secret="}, "--cert-secret: must name an object; it is empty"},
+		{"no Service", []string{"--webhook-service="}, "--webhook-service: must name an object; it is empty"},
+		{"no webhook configuration", []string{"--webhook-config="}, "--webhook-config: must name an object; it is empty"},
+		{"a rotation that is neither on nor off", []string{"--cert-rotate=perhaps"}, `invalid argument "perhaps" for "--cert-rotate" flag`},
 		{"negative retries", []string{"--tenant-controller-retries=-1"}, "--tenant-controller-retries: -1 must not be negative"},
 		{"a leader election that is neither on nor off", []string{"--leader-elect=maybe"}, `invalid argument "maybe" for "--leader-elect" flag`},
 		{"an unknown log format", []string{"--logging-format=xml"}, `format: Invalid value: "xml"`},
@@ -59,6 +64,8 @@ func TestParseAccepts(t *testing.T) {
 		assert.Equal(t, "resource-pool-config", o.poolConfig)
 		assert.Zero(t, o.forceRelease, "force must not be on unless somebody asks for it")
 		assert.True(t, o.leaderElect)
+		assert.Empty(t, o.certDir, "the certificate comes from the Secret")
+		assert.True(t, o.certRotate)
 		assert.Equal(t, 30*time.Second, o.refresh)
 		assert.Equal(t, 2, o.tenant.Retries)
 		assert.Equal(t, 2*time.Second, o.tenant.Timeout)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,8 +51,15 @@ func run(ctx context.Context, o *options) error {
 		return fmt.Errorf("client: %w", err)
 	}
 	ledger := pools.NewLedger(nil)
-	mgr, err := newManager(config, o, ledger)
+	serving, err := newServing(o)
 	if err != nil {
+		return err
+	}
+	mgr, err := newManager(config, o, ledger, serving)
+	if err != nil {
+		return err
+	}
+	if err := serving.addTo(mgr); err != nil {
 		return err
 	}
 	watcher, err := poolconfig.New(ctx, poolconfig.Config{Client: clients, Namespace: o.podNamespace, Name: o.poolConfig,
@@ -62,7 +70,7 @@ func run(ctx context.Context, o *options) error {
 	if err := addFeed(ctx, mgr, o, ledger, watcher); err != nil {
 		return err
 	}
-	if err := addAdmission(mgr, config, ledger, watcher); err != nil {
+	if err := addAdmission(mgr, config, ledger, watcher, serving); err != nil {
 		return err
 	}
 	if err := addRelease(ctx, mgr, clients, o); err != nil {
@@ -71,25 +79,25 @@ func run(ctx context.Context, o *options) error {
 	if err := mgr.Add(watcher); err != nil {
 		return err
 	}
-	return mgr.Start(ctx)
+	running, stop := serving.drain.until(ctx)
+	defer stop()
+	return mgr.Start(running)
 }
 
-func newManager(config *rest.Config, o *options, ledger *pools.Ledger) (ctrl.Manager, error) {
+func newManager(config *rest.Config, o *options, ledger *pools.Ledger, serving *serving) (ctrl.Manager, error) {
+	byObject := map[client.Object]cache.ByObject{
+		&corev1.Pod{}:  {Transform: feed.TrimPod},
+		&corev1.Node{}: {Transform: feed.TrimNode},
+	}
+	maps.Copy(byObject, serving.certs.CacheOptions())
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: clientgoscheme.Scheme,
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:  {Transform: feed.TrimPod},
-			&corev1.Node{}: {Transform: feed.TrimNode},
-		}},
+		Cache:  cache.Options{ByObject: byObject},
 		Metrics: metricsserver.Options{BindAddress: o.metricsAddr,
 			ExtraHandlers: map[string]http.Handler{"/pools": feed.Handler(ledger)}},
 		HealthProbeBindAddress: o.healthAddr,
 		WebhookServer: webhook.NewServer(webhook.Options{Host: o.webhookHost, Port: o.webhookPort, CertDir: o.certDir,
-			TLSOpts: []func(*tls.Config){func(c *tls.Config) {
-				c.MinVersion = tls.VersionTLS12
-				// HTTP/2 lets one client open streams without bound (CVE-2023-44487); the API server does without it.
-				c.NextProtos = []string{"http/1.1"}
-			}}}),
+			TLSOpts: []func(*tls.Config){serving.configureTLS}}),
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              name,
 		LeaderElectionNamespace:       o.podNamespace,
@@ -133,7 +141,7 @@ func addFeed(ctx context.Context, mgr ctrl.Manager, o *options, ledger *pools.Le
 	return mgr.Add(source)
 }
 
-func addAdmission(mgr ctrl.Manager, config *rest.Config, ledger *pools.Ledger, watcher *poolconfig.Watcher) error {
+func addAdmission(mgr ctrl.Manager, config *rest.Config, ledger *pools.Ledger, watcher *poolconfig.Watcher, serving *serving) error {
 	metadataClient, err := metadata.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("client for NetworkAttachmentDefinitions: %w", err)
@@ -147,7 +155,10 @@ func addAdmission(mgr ctrl.Manager, config *rest.Config, ledger *pools.Ledger, w
 	if err != nil {
 		return err
 	}
-	mgr.GetWebhookServer().Register(admission.Path, &webhook.Admission{Handler: handler})
+	mgr.GetWebhookServer().Register(admission.Path, serving.drain.closing(&webhook.Admission{Handler: handler}))
+	if err := mgr.AddReadyzCheck("networks", attachments.Ready); err != nil {
+		return err
+	}
 	return mgr.Add(attachments)
 }
 

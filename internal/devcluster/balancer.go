@@ -1,6 +1,7 @@
 package devcluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,14 +11,32 @@ import (
 	"time"
 )
 
-const dialTimeout = time.Second
+const (
+	dialTimeout = time.Second
+	// readyPeriod is how often readiness is asked for. A Service hears of a change about as late.
+	readyPeriod = 200 * time.Millisecond
+)
+
+// backend is one of those behind a balancer.
+type backend struct {
+	addr string
+	// ready is asked again and again. Nil: always.
+	ready func(context.Context) error
+
+	unready atomic.Bool
+	// waiting counts the connections on which the client has spoken last: over HTTP/1.1, the requests that wait for an
+	// answer, and handshakes that have not come to their end.
+	waiting atomic.Int64
+}
 
 // balancer connects TCP clients with backends as the webhook's Service does, which has sessionAffinity ClientIP: the one
-// client, the API server, stays with one backend until that takes no more connections, and then with the next one.
+// client, the API server, stays with one backend until that is not ready or takes no more connections, and then with the
+// next one. Connections that are made stay, as they do there.
 type balancer struct {
 	listener net.Listener
-	backends []string
+	backends []*backend
 	present  atomic.Uint64 // index of the backend that took the last connection
+	quit     func()
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // what close has to cut; guarded by mu
@@ -26,14 +45,32 @@ type balancer struct {
 }
 
 // newBalancer listens on addr until close.
-func newBalancer(addr string, backends ...string) (*balancer, error) {
+func newBalancer(addr string, backends ...*backend) (*balancer, error) {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("balancer: %w", err)
 	}
-	b := &balancer{listener: listener, backends: backends, conns: map[net.Conn]struct{}{}}
+	ctx, quit := context.WithCancel(context.Background())
+	b := &balancer{listener: listener, backends: backends, conns: map[net.Conn]struct{}{}, quit: quit}
 	b.wg.Go(b.accept)
+	for _, backend := range backends {
+		if backend.ready != nil {
+			b.wg.Go(func() { backend.watch(ctx) })
+		}
+	}
 	return b, nil
+}
+
+// watch keeps in mind whether the backend is ready.
+func (b *backend) watch(ctx context.Context) {
+	for {
+		b.unready.Store(b.ready(ctx) != nil)
+		select {
+		case <-time.After(readyPeriod):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // addr is where the balancer listens.
@@ -59,36 +96,81 @@ func (b *balancer) serve(client net.Conn) {
 		return
 	}
 	defer b.drop(client)
-	backend, err := b.dial()
-	if err != nil || !b.track(backend) {
+	to, conn, err := b.dial()
+	if err != nil || !b.track(conn) {
 		return
 	}
-	defer b.drop(backend)
+	defer b.drop(conn)
+	turn := &turn{waiting: &to.waiting}
+	defer turn.set(false)
 
 	// Whichever side ends first ends both: half-open connections to a dead replica would keep HTTP/2 clients waiting.
 	done := make(chan struct{}, 2)
-	forward := func(dst, src net.Conn) {
+	forward := func(dst io.Writer, src io.Reader) {
 		_, _ = io.Copy(dst, src)
 		done <- struct{}{}
 	}
-	b.wg.Go(func() { forward(backend, client) })
-	b.wg.Go(func() { forward(client, backend) })
+	b.wg.Go(func() { forward(conn, speaker{client, turn, true}) })
+	b.wg.Go(func() { forward(client, speaker{conn, turn, false}) })
 	<-done
 }
 
-func (b *balancer) dial() (net.Conn, error) {
+// turn is who spoke last on a connection.
+type turn struct {
+	mu      sync.Mutex
+	client  bool // guarded by mu
+	waiting *atomic.Int64
+}
+
+func (t *turn) set(client bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if client == t.client {
+		return
+	}
+	t.client = client
+	if client {
+		t.waiting.Add(1)
+	} else {
+		t.waiting.Add(-1)
+	}
+}
+
+// speaker is one side of a connection.
+type speaker struct {
+	io.Reader
+	turn   *turn
+	client bool
+}
+
+func (s speaker) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if n > 0 {
+		s.turn.set(s.client)
+	}
+	return n, err
+}
+
+// dial connects with a backend that is ready; while none is known to be, with any: one may have become ready just now.
+func (b *balancer) dial() (*backend, net.Conn, error) {
 	first, count := b.present.Load(), uint64(len(b.backends))
 	var errs []error
-	for i := range count {
-		index := (first + i) % count
-		conn, err := net.DialTimeout("tcp", b.backends[index], dialTimeout)
-		if err == nil {
-			b.present.CompareAndSwap(first, index)
-			return conn, nil
+	for _, unready := range []bool{false, true} {
+		for i := range count {
+			index := (first + i) % count
+			to := b.backends[index]
+			if to.unready.Load() != unready {
+				continue
+			}
+			conn, err := net.DialTimeout("tcp", to.addr, dialTimeout)
+			if err == nil {
+				b.present.CompareAndSwap(first, index)
+				return to, conn, nil
+			}
+			errs = append(errs, err)
 		}
-		errs = append(errs, err)
 	}
-	return nil, errors.Join(errs...)
+	return nil, nil, errors.Join(errs...)
 }
 
 // track remembers a connection for close, or closes it at once when close came first.
@@ -112,6 +194,7 @@ func (b *balancer) drop(conn net.Conn) {
 
 // close stops listening, cuts what is open and waits until nothing of the balancer runs.
 func (b *balancer) close() error {
+	b.quit()
 	err := b.listener.Close()
 	b.mu.Lock()
 	b.closed = true

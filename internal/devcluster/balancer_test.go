@@ -2,9 +2,14 @@ package devcluster
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,7 +38,16 @@ func named(t *testing.T, name string) net.Listener {
 	return listener
 }
 
-func balance(t *testing.T, backends ...string) *balancer {
+func balance(t *testing.T, addrs ...string) *balancer {
+	t.Helper()
+	backends := make([]*backend, len(addrs))
+	for i, addr := range addrs {
+		backends[i] = &backend{addr: addr}
+	}
+	return balanceTo(t, backends...)
+}
+
+func balanceTo(t *testing.T, backends ...*backend) *balancer {
 	t.Helper()
 	b, err := newBalancer("127.0.0.1:0", backends...)
 	require.NoError(t, err)
@@ -67,6 +81,67 @@ func TestTheBalancerPassesOverABackendThatIsGone(t *testing.T) {
 	for range 4 {
 		require.Equal(t, "b\n", who(t, lb))
 	}
+}
+
+func TestTheBalancerPassesOverABackendThatIsNotReady(t *testing.T) {
+	a, b := named(t, "a"), named(t, "b")
+	var stops atomic.Bool
+	ready := func(context.Context) error {
+		if stops.Load() {
+			return errors.New("stops")
+		}
+		return nil
+	}
+	first := &backend{addr: a.Addr().String(), ready: ready}
+	lb := balanceTo(t, first, &backend{addr: b.Addr().String()})
+	old, err := net.Dial("tcp", lb.addr())
+	require.NoError(t, err)
+	defer old.Close() //nolint:errcheck // a test's connection
+	require.NoError(t, old.SetDeadline(time.Now().Add(patience)))
+	reader := bufio.NewReader(old)
+	line, err := reader.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "a\n", line)
+
+	stops.Store(true)
+	require.Eventually(t, first.unready.Load, patience, time.Millisecond)
+	require.Equal(t, "b\n", who(t, lb))
+	_, err = fmt.Fprintln(old, "still here")
+	require.NoError(t, err)
+	line, err = reader.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "still here\n", line, "connections that are made stay")
+}
+
+func TestTheBalancerTriesABackendWhenNoneIsKnownToBeReady(t *testing.T) {
+	a := &backend{addr: named(t, "a").Addr().String(), ready: func(context.Context) error { return errors.New("starts") }}
+	lb := balanceTo(t, a)
+	require.Eventually(t, a.unready.Load, patience, time.Millisecond)
+	require.Equal(t, "a\n", who(t, lb))
+}
+
+func TestTheBalancerCountsRequestsThatWait(t *testing.T) {
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer server.Close()
+	to := &backend{addr: server.Listener.Addr().String()}
+	lb := balanceTo(t, to)
+	answers := make(chan error, 3)
+	for range 3 {
+		go func() {
+			response, err := http.Get("http://" + lb.addr())
+			if err == nil {
+				err = response.Body.Close()
+			}
+			answers <- err
+		}()
+	}
+	require.Eventually(t, func() bool { return to.waiting.Load() == 3 }, patience, time.Millisecond)
+	close(release)
+	for range 3 {
+		require.NoError(t, <-answers)
+	}
+	require.Eventually(t, func() bool { return to.waiting.Load() == 0 }, patience, time.Millisecond)
 }
 
 func TestTheBalancerHangsUpWhenNobodyAnswers(t *testing.T) {

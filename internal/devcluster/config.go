@@ -68,6 +68,9 @@ type Config struct {
 
 	// WebhookReplicas behind the balancer. Default: 2.
 	WebhookReplicas int
+	// WebhookCertFiles has tenant-webhook serve a certificate of the cluster's CA from files. Off by default: it makes its
+	// own, as the shipped manifests have it.
+	WebhookCertFiles bool
 	// WebhookArgs, SchedulerArgs and MockArgs are appended to the command lines of the project's programs.
 	WebhookArgs, SchedulerArgs, MockArgs []string
 	// Env is appended to the environment of the project's programs, by component (Webhook, TenantScheduler, Mock).

@@ -199,5 +199,11 @@ func (c *Cluster) MetricsURL(name string) string {
 // WebhookURL is the balancer in front of the webhook replicas.
 func (c *Cluster) WebhookURL() string { return "https://" + loopback(c.port.balancer) }
 
-// CA is the certificate, in PEM, of the authority that signed every serving certificate of the cluster.
+// WaitingReviews is how many connections of the API server wait for an answer of a webhook replica.
+func (c *Cluster) WaitingReviews(replica int) int {
+	return int(c.balancer.backends[replica].waiting.Load())
+}
+
+// CA is the certificate, in PEM, of the authority that signed the serving certificates of the cluster; tenant-webhook's
+// only with Config.WebhookCertFiles.
 func (c *Cluster) CA() []byte { return append([]byte(nil), c.ca.pem...) }

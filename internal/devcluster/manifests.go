@@ -108,7 +108,9 @@ func (c *Cluster) applyManifests(ctx context.Context, set manifestSet, belongs f
 	return nil
 }
 
-// redirect points webhooks at the balancer instead of a Service, which needs a network. The path stays.
+// redirect points webhooks at the balancer. What is shipped calls a Service: that stays, at the balancer's port, and
+// exposeBalancer makes a Service without a network. With certificates from files it is a URL, which their names fit. The
+// path stays in any case.
 func (c *Cluster) redirect(object *unstructured.Unstructured) error {
 	webhooks, _, err := unstructured.NestedSlice(object.Object, "webhooks")
 	if err != nil {
@@ -119,7 +121,16 @@ func (c *Cluster) redirect(object *unstructured.Unstructured) error {
 		if !ok {
 			return errors.New("a webhook is no object")
 		}
-		servicePath, _, err := unstructured.NestedString(webhook, "clientConfig", "service", "path")
+		service, _, err := unstructured.NestedMap(webhook, "clientConfig", "service")
+		if err != nil {
+			return err
+		}
+		if !c.config.WebhookCertFiles {
+			service["port"] = int64(c.port.balancer)
+			webhook["clientConfig"] = map[string]any{"service": service}
+			continue
+		}
+		servicePath, _, err := unstructured.NestedString(service, "path")
 		if err != nil {
 			return err
 		}
@@ -129,6 +140,17 @@ func (c *Cluster) redirect(object *unstructured.Unstructured) error {
 		}
 	}
 	return unstructured.SetNestedSlice(object.Object, webhooks, "webhooks")
+}
+
+// exposeBalancer makes the Service that webhooks call. The API server resolves one of type ExternalName by itself
+// (k8s.io/apiserver/pkg/util/proxy, ResolveCluster), so it needs no network, and verifies the certificate by the
+// Service's name as in any cluster.
+func (c *Cluster) exposeBalancer(ctx context.Context) error {
+	return c.applyOne(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Service",
+		"metadata": map[string]any{"name": Webhook, "namespace": systemNamespace},
+		"spec":     map[string]any{"type": "ExternalName", "externalName": "127.0.0.1"},
+	}})
 }
 
 // writeSchedulerConfig writes the shipped scheduler configuration as a file that works outside of a Pod.

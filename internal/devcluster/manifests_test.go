@@ -95,7 +95,7 @@ func TestTheShippedFeatureGatesAreFound(t *testing.T) {
 func TestAWebhookIsRedirectedToTheBalancerAtItsPath(t *testing.T) {
 	ca, err := newAuthority()
 	require.NoError(t, err)
-	c := &Cluster{ca: ca, port: portPlan{balancer: 4711}}
+	c := &Cluster{ca: ca, port: portPlan{balancer: 4711}, config: Config{WebhookCertFiles: true}}
 	objects, err := decode([]byte(webhookConfig))
 	require.NoError(t, err)
 	require.NoError(t, c.redirect(objects[0]))
@@ -107,6 +107,21 @@ func TestAWebhookIsRedirectedToTheBalancerAtItsPath(t *testing.T) {
 			"url": "https://127.0.0.1:4711/mutate-pod", "caBundle": base64.StdEncoding.EncodeToString(ca.pem),
 		},
 	}, webhooks[0])
+}
+
+func TestAWebhookThatMakesItsCertificateIsCalledAsAService(t *testing.T) {
+	c := &Cluster{port: portPlan{balancer: 4711}}
+	objects, err := decode([]byte(webhookConfig))
+	require.NoError(t, err)
+	require.NoError(t, c.redirect(objects[0]))
+	webhooks, _, err := unstructured.NestedSlice(objects[0].Object, "webhooks")
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{
+		"name": "pods.tenant.network", "failurePolicy": "Fail",
+		"clientConfig": map[string]any{"service": map[string]any{
+			"name": "tenant-webhook", "namespace": "webhook-system", "path": "/mutate-pod", "port": int64(4711),
+		}},
+	}, webhooks[0], "the caBundle is not ours to write")
 }
 
 func TestTheSchedulerConfigurationIsMadeToWorkOutsideAPod(t *testing.T) {

@@ -16,8 +16,7 @@ var serviceAccounts = map[string]string{
 	TenantScheduler: "tenant-scheduler",
 }
 
-// startProject applies the manifests and runs the project's programs. The webhook configurations come after the webhook
-// is there: until then no pod could be created where failurePolicy is Fail.
+// startProject applies the manifests and runs the project's programs.
 func (c *Cluster) startProject(ctx context.Context) error {
 	if c.config.Manifests == nil {
 		return nil
@@ -40,13 +39,17 @@ func (c *Cluster) startProject(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.startServices(ctx); err != nil {
-		return err
-	}
 	if c.config.with(Webhook) {
+		// Before the webhook is there, which is not ready until its certificate is trusted; nobody creates pods yet.
+		if err := c.exposeBalancer(ctx); err != nil {
+			return err
+		}
 		if err := c.applyManifests(ctx, set, isWebhookConfiguration); err != nil {
 			return err
 		}
+	}
+	if err := c.startServices(ctx); err != nil {
+		return err
 	}
 	if c.config.with(TenantScheduler) {
 		return c.startTenantScheduler(ctx, set)
@@ -65,10 +68,11 @@ func (c *Cluster) startServices(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		backends := make([]string, len(c.port.webhooks))
+		backends := make([]*backend, len(c.port.webhooks))
 		for i, ports := range c.port.webhooks {
-			backends[i] = loopback(ports.serving)
-			components = append(components, c.webhook(i, ports, mock))
+			webhook := c.webhook(i, ports, mock)
+			backends[i] = &backend{addr: loopback(ports.serving), ready: webhook.ready}
+			components = append(components, webhook)
 		}
 		if c.balancer, err = newBalancer(loopback(c.port.balancer), backends...); err != nil {
 			return err
@@ -91,6 +95,18 @@ func (c *Cluster) mock() component {
 
 func (c *Cluster) webhook(replica int, ports webhookPorts, tenantController string) component {
 	health := loopback(ports.health)
+	args := []string{
+		"--kubeconfig=" + c.kubeconfigOf(Webhook),
+		"--webhook-host=127.0.0.1",
+		"--webhook-port=" + strconv.Itoa(ports.serving),
+		"--metrics-bind-address=" + loopback(ports.metrics),
+		"--health-probe-bind-address=" + health,
+		"--pod-namespace=" + systemNamespace,
+		"--shutdown-delay=" + (5 * readyPeriod).String(), // the balancer notices sooner than a Service
+	}
+	if c.config.WebhookCertFiles {
+		args = append(args, "--cert-dir="+c.path("certs"))
+	}
 	return component{
 		name: WebhookReplica(replica), path: c.binary(Webhook), ready: c.probe("http://" + health + "/readyz"),
 		env: append([]string{
@@ -98,15 +114,7 @@ func (c *Cluster) webhook(replica int, ports webhookPorts, tenantController stri
 			"POD_NAME=" + WebhookReplica(replica),
 			"POD_NAMESPACE=" + systemNamespace,
 		}, c.config.Env[Webhook]...),
-		args: append([]string{
-			"--kubeconfig=" + c.kubeconfigOf(Webhook),
-			"--webhook-host=127.0.0.1",
-			"--webhook-port=" + strconv.Itoa(ports.serving),
-			"--cert-dir=" + c.path("certs"),
-			"--metrics-bind-address=" + loopback(ports.metrics),
-			"--health-probe-bind-address=" + health,
-			"--pod-namespace=" + systemNamespace,
-		}, c.config.WebhookArgs...),
+		args: append(args, c.config.WebhookArgs...),
 	}
 }
 

@@ -2,8 +2,12 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"sync/atomic"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
@@ -19,6 +23,8 @@ import (
 type AttachmentWatcher struct {
 	factory  metadatainformer.SharedInformerFactory
 	informer cache.SharedIndexInformer
+	// absent is the version of the last successful read when the API server said that there is no such resource.
+	absent atomic.Pointer[string]
 }
 
 // NewAttachmentWatcher returns a watcher, to be started.
@@ -29,13 +35,17 @@ func NewAttachmentWatcher(client metadata.Interface) (*AttachmentWatcher, error)
 	if err := informer.SetTransform(trimAttachment); err != nil {
 		return nil, fmt.Errorf("watch of NetworkAttachmentDefinitions: %w", err)
 	}
+	w := &AttachmentWatcher{factory: factory, informer: informer}
 	err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+		if apierrors.IsNotFound(err) {
+			w.absent.Store(new(informer.LastSyncResourceVersion()))
+		}
 		klog.FromContext(ctx).V(2).Info("NetworkAttachmentDefinitions are not watched, trying again; is Multus installed?", "err", err)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watch of NetworkAttachmentDefinitions: %w", err)
 	}
-	return &AttachmentWatcher{factory: factory, informer: informer}, nil
+	return w, nil
 }
 
 // Start watches until ctx ends.
@@ -48,6 +58,20 @@ func (w *AttachmentWatcher) Start(ctx context.Context) error {
 
 // NeedLeaderElection tells controller-runtime that every replica watches.
 func (w *AttachmentWatcher) NeedLeaderElection() bool { return false }
+
+// Ready is a readiness check: a replica that knows only some of the networks would let pass what it has to refuse.
+func (w *AttachmentWatcher) Ready(*http.Request) error {
+	if !w.informer.HasSynced() && !w.Absent() {
+		return errors.New("NetworkAttachmentDefinitions are still being read")
+	}
+	return nil
+}
+
+// Absent tells whether the last look showed that the cluster has no CRD of NetworkAttachmentDefinitions.
+func (w *AttachmentWatcher) Absent() bool {
+	version := w.absent.Load()
+	return version != nil && *version == w.informer.LastSyncResourceVersion()
+}
 
 // Lookup is the Injector's Attachments.
 func (w *AttachmentWatcher) Lookup(namespace, name string) (Attachment, bool) {

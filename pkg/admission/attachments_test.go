@@ -2,14 +2,19 @@ package admission
 
 import (
 	"context"
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	metadatafake "k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 var attachments = schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"}
@@ -55,4 +60,33 @@ func TestAttachmentWatcherKnowsWhatFeedsANetwork(t *testing.T) {
 	assert.False(t, watcher.NeedLeaderElection())
 	cancel()
 	require.NoError(t, <-done)
+}
+
+// TestAttachmentWatcherWithoutTheCRD: a cluster without Multus has no networks to know of, which is no reason to wait.
+func TestAttachmentWatcherWithoutTheCRD(t *testing.T) {
+	scheme := metadatafake.NewTestScheme()
+	require.NoError(t, metav1.AddMetaToScheme(scheme))
+	client := metadatafake.NewSimpleMetadataClient(scheme)
+	var answer atomic.Pointer[apierrors.StatusError]
+	answer.Store(apierrors.NewForbidden(attachments.GroupResource(), "", nil))
+	client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if err := answer.Load(); err != nil {
+			return true, nil, err
+		}
+		return true, &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}, nil
+	})
+	watcher, err := NewAttachmentWatcher(client)
+	require.NoError(t, err)
+	go func() { _ = watcher.Start(t.Context()) }()
+	require.Never(t, func() bool { return watcher.Ready(nil) == nil }, 300*time.Millisecond, 10*time.Millisecond,
+		"a watcher that may not read knows nothing")
+	require.False(t, watcher.Absent())
+
+	answer.Store(apierrors.NewGenericServerResponse(http.StatusNotFound, "list", attachments.GroupResource(), "", "", 0, true))
+	require.Eventually(t, watcher.Absent, 20*time.Second, time.Millisecond)
+	require.NoError(t, watcher.Ready(nil))
+
+	answer.Store(nil)
+	require.Eventually(t, func() bool { return !watcher.Absent() }, 40*time.Second, time.Millisecond, "the CRD was installed")
+	require.NoError(t, watcher.Ready(nil))
 }
