@@ -31,6 +31,7 @@ import (
 	"tenant.network/tenant-webhook/pkg/pools/poolconfig"
 	"tenant.network/tenant-webhook/pkg/tenant"
 	"tenant.network/tenant-webhook/pkg/tenant/release"
+	"tenant.network/tenant-webhook/pkg/watchdog"
 )
 
 // name is that of the program, of its leader election lease and of the source of its Events.
@@ -70,7 +71,11 @@ func run(ctx context.Context, o *options) error {
 	if err := addFeed(ctx, mgr, o, ledger, watcher); err != nil {
 		return err
 	}
-	if err := addAdmission(mgr, config, ledger, watcher, serving); err != nil {
+	attachments, err := addAdmission(mgr, config, ledger, watcher, serving)
+	if err != nil {
+		return err
+	}
+	if err := addWatchdog(mgr, o, attachments); err != nil {
 		return err
 	}
 	if err := addRelease(ctx, mgr, clients, o); err != nil {
@@ -141,25 +146,34 @@ func addFeed(ctx context.Context, mgr ctrl.Manager, o *options, ledger *pools.Le
 	return mgr.Add(source)
 }
 
-func addAdmission(mgr ctrl.Manager, config *rest.Config, ledger *pools.Ledger, watcher *poolconfig.Watcher, serving *serving) error {
+func addAdmission(mgr ctrl.Manager, config *rest.Config, ledger *pools.Ledger, watcher *poolconfig.Watcher, serving *serving) (*admission.AttachmentWatcher, error) {
 	metadataClient, err := metadata.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("client for NetworkAttachmentDefinitions: %w", err)
+		return nil, fmt.Errorf("client for NetworkAttachmentDefinitions: %w", err)
 	}
 	attachments, err := admission.NewAttachmentWatcher(metadataClient)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	injector := &admission.Injector{Ledger: ledger, Pools: watcher.Current, Attachments: attachments.Lookup}
 	handler, err := admission.NewHandler(injector, ctrladmission.NewDecoder(mgr.GetScheme()), metrics.Registry)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	mgr.GetWebhookServer().Register(admission.Path, serving.drain.closing(&webhook.Admission{Handler: handler}))
 	if err := mgr.AddReadyzCheck("networks", attachments.Ready); err != nil {
+		return nil, err
+	}
+	return attachments, mgr.Add(attachments)
+}
+
+func addWatchdog(mgr ctrl.Manager, o *options, attachments *admission.AttachmentWatcher) error {
+	dog, err := watchdog.New(watchdog.Config{Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder(name),
+		NetworksAbsent: attachments.Absent, Excluded: []string{metav1.NamespaceSystem, o.podNamespace}, Registerer: metrics.Registry})
+	if err != nil {
 		return err
 	}
-	return mgr.Add(attachments)
+	return dog.SetupWithManager(mgr)
 }
 
 func addRelease(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Interface, o *options) error {

@@ -9,8 +9,8 @@ import (
 	"tenant.network/tenant-webhook/pkg/rdma"
 )
 
-// TrimPod is a transform for an informer of pods: it keeps what the ledger and the release controller read. Most pods
-// of a cluster ask for no devices, and all of them together must fit into a small program's memory.
+// TrimPod is a transform for an informer of pods: it keeps what the ledger, the release controller and the watchdog
+// read. Most pods of a cluster ask for no devices, and all of them together must fit into a small program's memory.
 func TrimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -31,14 +31,17 @@ func TrimPod(object any) (any, error) {
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message},
 	}
 	trimmed.DeletionTimestamp, trimmed.Finalizers = pod.DeletionTimestamp, pod.Finalizers
+	trimmed.CreationTimestamp = pod.CreationTimestamp
 	for key, value := range pod.Annotations {
-		if strings.HasPrefix(key, rdma.Domain) {
+		switch {
+		case strings.HasPrefix(key, rdma.Domain), key == rdma.VFAnnotation, key == rdma.PFAnnotation, key == corev1.MirrorPodAnnotationKey:
 			metav1.SetMetaDataAnnotation(&trimmed.ObjectMeta, key, value)
 		}
 	}
 	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReadyToStartContainers {
-			trimmed.Status.Conditions = []corev1.PodCondition{condition}
+		if condition.Type == corev1.PodReadyToStartContainers ||
+			condition.Type == corev1.PodScheduled && pod.Spec.SchedulerName == rdma.SchedulerName {
+			trimmed.Status.Conditions = append(trimmed.Status.Conditions, condition)
 		}
 	}
 	failed := pod.Status.Phase == corev1.PodFailed

@@ -64,6 +64,11 @@ func drawPod(t *rapid.T) *corev1.Pod {
 	if rapid.IntRange(0, 4).Draw(t, "unannotated") == 0 {
 		p.Annotations = nil
 	}
+	if rapid.Bool().Draw(t, "mirror") {
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, corev1.MirrorPodAnnotationKey, "hash")
+	}
+	p.CreationTimestamp = metav1.Unix(rapid.Int64Range(0, 5000).Draw(t, "creation"), 0)
+	p.Spec.SchedulerName = rapid.SampledFrom([]string{rdma.SchedulerName, rdma.DefaultSchedulerName}).Draw(t, "scheduler")
 	p.Labels = rapid.MapOf(rapid.SampledFrom([]string{"gang", "app"}), rapid.SampledFrom([]string{"", "x"})).Draw(t, "labels")
 	p.Finalizers = rapid.SampledFrom([][]string{nil, {rdma.Finalizer}, {"a/b", rdma.Finalizer, "c/d"}, {"a/b"}}).Draw(t, "finalizers")
 	if rapid.Bool().Draw(t, "deleting") {
@@ -115,6 +120,20 @@ func releaseInput(p *corev1.Pod) map[string]any {
 	return input
 }
 
+// watchdogInput is what package watchdog decides by, besides.
+func watchdogInput(p *corev1.Pod) map[string]any {
+	input := map[string]any{"created": p.CreationTimestamp, "gates": p.Spec.SchedulingGates}
+	for _, key := range []string{rdma.VFAnnotation, rdma.PFAnnotation, corev1.MirrorPodAnnotationKey, rdma.ResourcePoolAnnotation} {
+		if value, ok := p.Annotations[key]; ok {
+			input[key] = value
+		}
+	}
+	if p.Spec.SchedulerName == rdma.SchedulerName {
+		input["looked"] = slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+	}
+	return input
+}
+
 func trimPod(t require.TestingT, p *corev1.Pod) *corev1.Pod {
 	object, err := TrimPod(p)
 	require.NoError(t, err)
@@ -148,6 +167,7 @@ func TestATrimmedPodSaysTheSame(t *testing.T) {
 		require.Equal(t, assignment, trimmedAssignment)
 		require.Equal(t, fmt.Sprint(err), fmt.Sprint(trimmedErr))
 		require.Empty(t, cmp.Diff(releaseInput(p), releaseInput(trimmed)))
+		require.Empty(t, cmp.Diff(watchdogInput(p), watchdogInput(trimmed)))
 
 		require.Empty(t, cmp.Diff(trimmed, trimPod(t, trimmed)), "a second time changes nothing")
 		require.Empty(t, trimmed.ManagedFields)
