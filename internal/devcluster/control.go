@@ -199,6 +199,9 @@ func (c *Cluster) MetricsURL(name string) string {
 // WebhookURL is the balancer in front of the webhook replicas.
 func (c *Cluster) WebhookURL() string { return "https://" + loopback(c.port.balancer) }
 
+// WebhookAddress is where a webhook replica serves, past the balancer.
+func (c *Cluster) WebhookAddress(replica int) string { return loopback(c.port.webhooks[replica].serving) }
+
 // WaitingReviews is how many connections of the API server wait for an answer of a webhook replica.
 func (c *Cluster) WaitingReviews(replica int) int {
 	return int(c.balancer.backends[replica].waiting.Load())
