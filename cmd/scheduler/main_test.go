@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net"
@@ -93,7 +94,8 @@ func manifest[T any](t *testing.T, path string) *T {
 	text, err := tenantwebhook.Manifests.ReadFile(path)
 	require.NoError(t, err)
 	object := new(T)
-	require.NoError(t, yaml.UnmarshalStrict(text, object))
+	documents := bytes.Split(text, []byte("\n---\n")) // the last one is the one that the file is named after
+	require.NoError(t, yaml.UnmarshalStrict(documents[len(documents)-1], object))
 	return object
 }
 

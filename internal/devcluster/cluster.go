@@ -39,6 +39,8 @@ type Cluster struct {
 	balancer   *balancer
 	taps       taps
 	stopLeases func() // nil until keepLeases
+	// stopFollowing is nil until follow.
+	stopFollowing func()
 
 	mu        sync.Mutex
 	processes []*process // in the order of their start; guarded by mu
@@ -72,6 +74,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		c.bootstrap,
 		c.startProject,
 		c.awaitReady,
+		c.follow,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -181,6 +184,9 @@ func (c *Cluster) progressf(format string, args ...any) {
 func (c *Cluster) Shutdown() error { return c.shutdown() }
 
 func (c *Cluster) stopAll() error {
+	if c.stopFollowing != nil {
+		c.stopFollowing() // first: it starts components
+	}
 	c.mu.Lock()
 	processes := slices.Clone(c.processes)
 	c.mu.Unlock()

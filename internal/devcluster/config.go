@@ -59,6 +59,9 @@ type Config struct {
 	// Manifests are the project's own: manifests/*.yaml and mock/*.yaml are applied, but for what only makes
 	// sense with container images (Deployments, Services, …). Nil: none, and none of the project's programs run either.
 	Manifests fs.FS
+	// FollowDeployments runs the project's programs while the cluster has Deployments of them in webhook-system, instead
+	// of applying Manifests: for tests of how the project is installed and taken away. See WriteOverlay.
+	FollowDeployments bool
 	// Transform changes a manifest's object before it is applied, or leaves it out. It sees every object, after
 	// devcluster's own changes. Default: none.
 	Transform Transform
@@ -154,6 +157,9 @@ func (c Config) complete() (Config, error) {
 	if c.Log == nil {
 		c.Log = io.Discard
 	}
+	if c.Manifests != nil && c.FollowDeployments {
+		errs = append(errs, errors.New("either Manifests are applied, or Deployments are followed"))
+	}
 	return c, errors.Join(append(errs, c.checkBinaries())...)
 }
 
@@ -179,4 +185,6 @@ func (c Config) checkBinaries() error {
 func (c Config) with(name string) bool { return !slices.Contains(c.Without, name) }
 
 // ours says whether one of the project's own programs is to be started.
-func (c Config) ours(name string) bool { return c.Manifests != nil && c.with(name) }
+func (c Config) ours(name string) bool {
+	return (c.Manifests != nil || c.FollowDeployments) && c.with(name)
+}

@@ -64,21 +64,31 @@ func (c *Cluster) startServices(ctx context.Context) error {
 		components = append(components, c.mock())
 	}
 	if c.config.with(Webhook) {
-		mock, err := c.through(Webhook, c.MockURL())
+		webhooks, err := c.webhooks()
 		if err != nil {
 			return err
 		}
-		backends := make([]*backend, len(c.port.webhooks))
-		for i, ports := range c.port.webhooks {
-			webhook := c.webhook(i, ports, mock)
-			backends[i] = &backend{addr: loopback(ports.serving), ready: webhook.ready}
-			components = append(components, webhook)
-		}
-		if c.balancer, err = newBalancer(loopback(c.port.balancer), backends...); err != nil {
-			return err
-		}
+		components = append(components, webhooks...)
 	}
 	return c.run(ctx, components...)
+}
+
+// webhooks are the webhook replicas; their balancer listens from the first time on.
+func (c *Cluster) webhooks() ([]component, error) {
+	mock, err := c.through(Webhook, c.MockURL())
+	if err != nil {
+		return nil, err
+	}
+	components := make([]component, len(c.port.webhooks))
+	backends := make([]*backend, len(c.port.webhooks))
+	for i, ports := range c.port.webhooks {
+		components[i] = c.webhook(i, ports, mock)
+		backends[i] = &backend{addr: loopback(ports.serving), ready: components[i].ready}
+	}
+	if c.balancer == nil {
+		c.balancer, err = newBalancer(loopback(c.port.balancer), backends...)
+	}
+	return components, err
 }
 
 func (c *Cluster) mock() component {

@@ -31,8 +31,9 @@ func TestMainJob(t *testing.T) {
 		w := w.in(t)
 		data, err := tenantwebhook.Manifests.ReadFile("deploy/example-test-pod.yaml")
 		require.NoError(t, err)
+		_, podText, _ := strings.Cut(string(data), "\n---\n") // its namespace comes first
 		example := &corev1.Pod{}
-		require.NoError(t, yaml.UnmarshalStrict(data, example))
+		require.NoError(t, yaml.UnmarshalStrict([]byte(podText), example))
 		_, err = w.client.CoreV1().Pods(example.Namespace).Create(t.Context(), example, metav1.CreateOptions{})
 		require.NoError(t, err)
 		pod := w.running(example.Name)

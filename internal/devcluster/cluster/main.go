@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -28,6 +29,7 @@ func run(args []string, out io.Writer) error {
 	bin := flags.String("bin", "bin", "directory of the binaries")
 	nodes := flags.Int("nodes", 4, "number of nodes, each with both pools")
 	audit := flags.Bool("audit", false, "write logs/audit.log")
+	bare := flags.String("bare", "", "install nothing, but run the project's programs once they are installed; the value is the\nkustomization to install them with, deploy/overlays/devcluster")
 	verbose := flags.Bool("v", false, "list every component's process and log once the cluster is ready")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -37,12 +39,23 @@ func run(args []string, out io.Writer) error {
 	defer cancel()
 
 	begun := time.Now()
-	cluster, err := devcluster.Start(ctx, devcluster.Config{
-		Dir: *dir, BinDir: *bin, Nodes: devcluster.DefaultNodes(*nodes), AuditLog: *audit,
-		Manifests: shipped, Log: out,
-	})
+	config := devcluster.Config{Dir: *dir, BinDir: *bin, Nodes: devcluster.DefaultNodes(*nodes), AuditLog: *audit, Log: out}
+	if *bare == "" {
+		config.Manifests = shipped
+	} else {
+		config.FollowDeployments, config.LeaderElect = true, true
+	}
+	cluster, err := devcluster.Start(ctx, config)
 	if err != nil {
 		return err
+	}
+	next := advice(cluster)
+	if *bare != "" {
+		overlay, err := cluster.WriteOverlay(*bare)
+		if err != nil {
+			return errors.Join(err, cluster.Shutdown())
+		}
+		next = bareAdvice(cluster, overlay)
 	}
 	fmt.Fprintf(out, "devcluster: ready after %.1fs\n", time.Since(begun).Seconds())
 	if *verbose {
@@ -50,7 +63,7 @@ func run(args []string, out io.Writer) error {
 			fmt.Fprintf(out, "  %-24s pid %-8d %s\n", name, cluster.PID(name), cluster.LogPath(name))
 		}
 	}
-	fmt.Fprintln(out, advice(cluster))
+	fmt.Fprintln(out, next)
 
 	<-ctx.Done()
 	cancel() // a second Ctrl-C ends us at once
@@ -71,6 +84,15 @@ func advice(cluster *devcluster.Cluster) string {
   %[1]s -n tenant-a get pod demo -o yaml
   %[1]s -n tenant-a delete pod demo
   logs are in %[2]s, Ctrl-C stops everything`, kubectl, relative(filepath.Dir(cluster.LogPath(""))))
+}
+
+func bareAdvice(cluster *devcluster.Cluster, overlay string) string {
+	return fmt.Sprintf(`devcluster: try next, in another terminal:
+  export KUBECONFIG=%s KUBECTL=%s
+  scripts/deploy.sh %[3]s
+  scripts/self-test.sh %[3]s
+  scripts/deploy.sh --uninstall %[3]s
+  logs are in %[4]s, Ctrl-C stops everything`, cluster.KubeconfigPath(), cluster.KubectlPath(), relative(overlay), relative(filepath.Dir(cluster.LogPath(""))))
 }
 
 func relative(path string) string {
