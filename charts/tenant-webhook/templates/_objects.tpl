@@ -1,0 +1,78 @@
+{{/*
+Prints every object of a file. Each template below changes one kind of object by the values, and leaves the others alone.
+Arguments: root (the top scope), file (under files/).
+*/}}
+{{- define "tenant-webhook.file" }}
+{{- $root := .root }}
+{{- range $text := splitList "\n---\n" ($root.Files.Get (printf "files/%s" .file)) }}
+{{- $object := fromYaml $text }}
+{{- if and $object (include "tenant-webhook.wanted" (dict "root" $root "object" $object)) }}
+{{- if eq $object.kind "Deployment" }}
+{{- $_ := include "tenant-webhook.deployment" (dict "root" $root "object" $object) }}
+{{- else if eq $object.kind "ConfigMap" }}
+{{- $_ := include "tenant-webhook.configmap" (dict "root" $root "object" $object) }}
+{{- end }}
+---
+{{ toYaml $object }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Not empty if the object is to be rendered. */}}
+{{- define "tenant-webhook.wanted" }}
+{{- $values := .root.Values }}
+{{- if eq .object.kind "Namespace" }}
+{{- if $values.createNamespace }}yes{{ end }}
+{{- else if eq .object.kind "NetworkPolicy" }}
+{{- if $values.networkPolicy.enabled }}yes{{ end }}
+{{- else if eq .object.kind "Secret" }}
+{{- /* cert-manager makes it, and chooses its type. */}}
+{{- if not $values.certManager.enabled }}yes{{ end }}
+{{- else }}yes{{ end }}
+{{- end }}
+
+{{- define "tenant-webhook.deployment" }}
+{{- $values := .root.Values }}
+{{- $pod := .object.spec.template.spec }}
+{{- $container := index $pod.containers 0 }}
+{{- if eq .object.metadata.name "tenant-controller" }}
+{{- $_ := set $container "image" $values.mock.image }}
+{{- else }}
+{{- $ours := ternary $values.webhook $values.scheduler (eq .object.metadata.name "tenant-webhook") }}
+{{- $args := $container.args | default list }}
+{{- if and (eq .object.metadata.name "tenant-webhook") $values.certManager.enabled }}
+{{- $args = append $args "--cert-rotate=false" }}
+{{- end }}
+{{- if and (eq .object.metadata.name "tenant-scheduler") (eq $values.scheduler.mode "beside") }}
+{{- $announce := list }}
+{{- range $args }}
+{{- $announce = append $announce (replace "NominatedNodeNameForExpectation=false" "NominatedNodeNameForExpectation=true" .) }}
+{{- end }}
+{{- $args = $announce }}
+{{- end }}
+{{- $args = concat $args $ours.extraArgs }}
+{{- if $args }}{{ $_ := set $container "args" $args }}{{ end }}
+{{- $_ := set .object.spec "replicas" ($ours.replicas | int) }}
+{{- $_ := set $container "image" $ours.image }}
+{{- $_ := set $container "imagePullPolicy" $ours.imagePullPolicy }}
+{{- $_ := set $container "resources" $ours.resources }}
+{{- range $container.env }}
+{{- if eq .name "TENANT_CONTROLLER_URL" }}{{ $_ := set . "value" $values.tenantControllerURL }}{{ end }}
+{{- end }}
+{{- range $key := list "nodeSelector" "tolerations" }}
+{{- with index $ours $key }}{{ $_ := set $pod $key . }}{{ end }}
+{{- end }}
+{{- end }}
+{{- with $values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end }}
+{{- end }}
+
+{{- define "tenant-webhook.configmap" }}
+{{- $values := .root.Values }}
+{{- if eq .object.metadata.name "resource-pool-config" }}
+{{- with $values.pools }}{{ $_ := set $.object.data "resource-pools" . }}{{ end }}
+{{- with $values.policy }}{{ $_ := set $.object.data "policy" . }}{{ end }}
+{{- else if eq $values.scheduler.mode "only" }}
+{{- $only := .root.Files.Get "files/components/scheduler-only/scheduler-config.yaml" | fromYaml }}
+{{- $_ := set .object "data" $only.data }}
+{{- end }}
+{{- end }}
