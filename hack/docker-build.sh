@@ -1,14 +1,61 @@
 #!/usr/bin/env bash
-# Builds the images with docker, podman or buildah, whichever is there.
+# Builds the images with docker, podman or buildah, whichever works here.
+#   hack/docker-build.sh VERSION             compiles in the builder image
+#   hack/docker-build.sh VERSION --prebuilt  compiles with the Go of this machine, onto an empty base: needs no registry
+# The environment variables ENGINE, BASE_IMAGE, BUILD_IMAGE and PLATFORM (os/arch) choose otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=${1:-unknown}
-for engine in docker podman buildah; do
-  command -v "$engine" >/dev/null && break
-  engine=
+prebuilt=
+case ${2-} in
+  '') ;;
+  --prebuilt) prebuilt=yes ;;
+  *)
+    echo "docker-build: unknown argument '$2'; there is --prebuilt" >&2
+    exit 2
+    ;;
+esac
+
+# works: docker and podman may be installed without a daemon or the rights to use it.
+works() {
+  command -v "$1" >/dev/null || return 1
+  [[ $1 == buildah ]] || "$1" info >/dev/null 2>&1
+}
+
+engine=${ENGINE-}
+if [[ -z $engine ]]; then
+  for engine in docker podman buildah none; do
+    works "$engine" && break
+  done
+fi
+[[ $engine != none ]] || {
+  echo "docker-build: none of docker, podman and buildah works here; apt-get install buildah" >&2
+  exit 1
+}
+
+flags=(--build-arg "VERSION=$version")
+[[ -z ${BASE_IMAGE-} ]] || flags+=(--build-arg "BASE_IMAGE=$BASE_IMAGE")
+[[ -z ${BUILD_IMAGE-} ]] || flags+=(--build-arg "BUILD_IMAGE=$BUILD_IMAGE")
+[[ -z ${PLATFORM-} ]] || flags+=(--platform "$PLATFORM")
+# Inside a container there are neither the rights for namespaces nor a store on overlayfs.
+[[ $engine != buildah ]] || flags+=(--isolation chroot)
+context=.
+
+if [[ -n $prebuilt ]]; then
+  context=$(mktemp -d)
+  trap 'rm -rf "$context"' EXIT
+  platform=${PLATFORM:-linux/$(go env GOARCH)}
+  export CGO_ENABLED=0 GOOS=${platform%/*} GOARCH=${platform#*/}
+  kube=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
+  go build -trimpath -ldflags "-s -w -X main.version=$version" -o "$context/tenant-webhook" ./cmd/webhook
+  go build -trimpath -ldflags "-s -w" -o "$context/tenant-controller" ./mock
+  go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$kube" -o "$context/tenant-scheduler" ./cmd/scheduler
+  [[ -n ${BASE_IMAGE-} ]] || flags+=(--build-arg BASE_IMAGE=scratch)
+  flags+=(--build-arg BINARIES=prebuilt)
+fi
+
+for target in webhook scheduler mock; do
+  name=tenant-$target
+  [[ $target != mock ]] || name=tenant-controller
+  "$engine" build "${flags[@]}" --target "$target" -t "$name:$version" -f Dockerfile "$context"
 done
-[ -n "$engine" ] || { echo "docker-build: none of docker, podman and buildah is installed" >&2; exit 1; }
-for target in webhook scheduler; do
-  "$engine" build --build-arg "VERSION=$version" --target "$target" -t "tenant-$target:$version" .
-done
-"$engine" build -t "tenant-controller:$version" -f mock/Dockerfile .
