@@ -18,6 +18,7 @@ EVENTS ?=
 CHAOS_SEEDS ?= 1 2 3
 URL ?=
 CONFORMANCE_FLAGS ?=
+DOCKER_FLAGS ?=
 
 ##@ Try it
 
@@ -67,8 +68,12 @@ run: build ## Run tenant-webhook against the cluster of KUBECONFIG (certificates
 	$(BIN)/tenant-webhook --kubeconfig "$${KUBECONFIG:?must name a kubeconfig}" --cert-dir "$${CERT_DIR:?must name a directory with tls.crt and tls.key}" --leader-elect=false
 
 .PHONY: docker
-docker: ## Build the images with docker, podman or buildah, whichever is there
-	hack/docker-build.sh $(VERSION)
+docker: ## Build the images with docker, podman or buildah, whichever works here (DOCKER_FLAGS=--prebuilt: without a builder image)
+	hack/docker-build.sh $(VERSION) $(DOCKER_FLAGS)
+
+.PHONY: docker-test
+docker-test: ## Build the images with buildah onto an empty base, and run each program from its image
+	hack/image-test.sh
 
 .PHONY: clean
 clean: ## Remove what was built
