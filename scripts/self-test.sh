@@ -231,6 +231,15 @@ refused() {
   return 1
 }
 
+# warned PATTERN COMMAND... runs a command that succeeds with a warning.
+warned() {
+  local pattern=$1 out
+  shift
+  out=$("$@" 2>&1) && grep -qE "Warning: .*$pattern" <<<"$out" && return
+  why="it says '$(tail -n 1 <<<"$out")'"
+  return 1
+}
+
 # networks_of POD prints how many of the pod's networks exist and were made for it.
 networks_of() {
   get "network-attachment-definitions.k8s.cni.cncf.io" -l "tenant.network/pod-uid=$(field "$1" '{.metadata.uid}')" -o name | wc -l
@@ -354,6 +363,9 @@ run() {
     try_create "$ns" bad '"rdma.vf":"1","k8s.v1.cni.cncf.io/networks":"a,,b"'
   check "a copied finalizer is refused where the namespace is not opted in" refused 'is set by tenant-webhook alone' \
     try_create "$plain_ns" bad '' ",\"finalizers\":[\"$finalizer\"]"
+
+  check "rdma.vf where the namespace is not opted in is warned about" warned 'have no effect' \
+    try_create "$plain_ns" ignored '"rdma.vf":"1"'
 
   check "a pod that no node can hold is admitted" create large '"rdma.vf":"64"'
   check "it waits, and its condition has the figures" eventually full_pool_says_so

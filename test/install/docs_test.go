@@ -39,7 +39,7 @@ var (
 	makeTarget = regexp.MustCompile("(?m)(?:^|`)make ([a-z][a-z-]*)")
 	link       = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
 	// Paths as prose and commands have them: below a folder that the repository has.
-	path = regexp.MustCompile(`(?:^|[\s` + "`" + `(/.])((?:cmd|deploy|docs|hack|internal|manifests|mock|pkg|scripts|test|charts)/[A-Za-z0-9_./-]*[A-Za-z0-9_])`)
+	path = regexp.MustCompile(`(?:^|[\s` + "`" + `(]|\./)((?:cmd|deploy|docs|hack|internal|manifests|mock|pkg|scripts|test|charts)/[A-Za-z0-9_./-]*[A-Za-z0-9_])`)
 )
 
 func TestDocumentsNameWhatExists(t *testing.T) {
