@@ -2,10 +2,12 @@
 # Builds the images with docker, podman or buildah, whichever works here.
 #   hack/docker-build.sh VERSION             compiles in the builder image
 #   hack/docker-build.sh VERSION --prebuilt  compiles with the Go of this machine, onto an empty base: needs no registry
-# The environment variables ENGINE, BASE_IMAGE, BUILD_IMAGE and PLATFORM (os/arch) choose otherwise.
+# The environment variables ENGINE, BASE_IMAGE, BUILD_IMAGE, PLATFORM (os/arch) and TARGETS (webhook scheduler mock) choose
+# otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=${1:-unknown}
+read -ra targets <<<"${TARGETS:-webhook scheduler mock}"
 prebuilt=
 case ${2-} in
   '') ;;
@@ -46,15 +48,25 @@ if [[ -n $prebuilt ]]; then
   trap 'rm -rf "$context"' EXIT
   platform=${PLATFORM:-linux/$(go env GOARCH)}
   export CGO_ENABLED=0 GOOS=${platform%/*} GOARCH=${platform#*/}
-  kube=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
-  go build -trimpath -ldflags "-s -w -X main.version=$version" -o "$context/tenant-webhook" ./cmd/webhook
-  go build -trimpath -ldflags "-s -w" -o "$context/tenant-controller" ./mock
-  go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$kube" -o "$context/tenant-scheduler" ./cmd/scheduler
+  for target in "${targets[@]}"; do
+    case $target in
+      webhook) go build -trimpath -ldflags "-s -w -X main.version=$version" -o "$context/tenant-webhook" ./cmd/webhook ;;
+      mock) go build -trimpath -ldflags "-s -w" -o "$context/tenant-controller" ./mock ;;
+      scheduler)
+        kube=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
+        go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$kube" -o "$context/tenant-scheduler" ./cmd/scheduler
+        ;;
+      *)
+        echo "docker-build: TARGETS: '$target' is none of webhook, scheduler and mock" >&2
+        exit 2
+        ;;
+    esac
+  done
   [[ -n ${BASE_IMAGE-} ]] || flags+=(--build-arg BASE_IMAGE=scratch)
   flags+=(--build-arg BINARIES=prebuilt)
 fi
 
-for target in webhook scheduler mock; do
+for target in "${targets[@]}"; do
   name=tenant-$target
   [[ $target != mock ]] || name=tenant-controller
   "$engine" build "${flags[@]}" --target "$target" -t "$name:$version" -f Dockerfile "$context"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the images with buildah, without a registry, and runs each program from its image's file system.
+# Builds the images with buildah, without a registry, and runs each program from its image's file system. TARGETS names
+# some of webhook, scheduler and mock.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v buildah >/dev/null || {
@@ -44,6 +45,11 @@ fail() {
   exit 1
 }
 
-check tenant-webhook tenant-webhook --tenant-controller-url
-check tenant-scheduler tenant-scheduler --write-config-to
-check tenant-controller tenant-controller -request-log
+read -ra targets <<<"${TARGETS:-webhook scheduler mock}"
+for target in "${targets[@]}"; do
+  case $target in
+    webhook) check tenant-webhook tenant-webhook --tenant-controller-url ;;
+    scheduler) check tenant-scheduler tenant-scheduler --write-config-to ;;
+    mock) check tenant-controller tenant-controller -request-log ;;
+  esac
+done

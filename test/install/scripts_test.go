@@ -276,6 +276,18 @@ func TestUninstallSparesWhatIsNotOurs(t *testing.T) {
 	require.Empty(t, w.labelled())
 }
 
+// TestQuickStart goes the short way: devices that do not exist, the mock, the script, the example.
+func TestQuickStart(t *testing.T) {
+	w := newWorld(t, devcluster.Config{Nodes: bareNodes()})
+	w.do(`kubectl patch node node-1 --subresource=status --type=merge \
+		-p '{"status": {"capacity": {"mellanox.com/mlnx_sriov_rdma": "4"}, "allocatable": {"mellanox.com/mlnx_sriov_rdma": "4"}}}'`)
+	w.do("kubectl apply -f mock/tenant-controller.yaml")
+	w.do("scripts/deploy.sh " + w.overlay)
+	w.do("kubectl apply -f deploy/example-test-pod.yaml")
+	w.do("kubectl -n tenant-a wait --for=condition=Ready pod/rdma-test-pod --timeout=120s")
+	require.Equal(t, "node-1", w.do("kubectl -n tenant-a get pod rdma-test-pod -o jsonpath='{.spec.nodeName}'"))
+}
+
 // TestFilesApplyOneByOne goes the way of whoever applies the files by hand, in the documented order.
 func TestFilesApplyOneByOne(t *testing.T) {
 	w := newWorld(t, devcluster.Config{})
