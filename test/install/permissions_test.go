@@ -47,6 +47,15 @@ func (g grant) covers(r request) bool {
 		(g.namespace == "" || g.namespace == r.namespace) && (g.name == "" || g.name == r.name)
 }
 
+// fallback is the grant that takes the place of this one here: informers have the API server stream what there is as the
+// beginning of a watch, and list it only where it cannot do that.
+func (g grant) fallback() grant {
+	if g.verb == "list" {
+		g.verb = "watch"
+	}
+	return g
+}
+
 // upstream are roles of Kubernetes itself that we are bound to: their rules are not ours to choose.
 var upstream = []string{"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
 
@@ -74,7 +83,7 @@ func TestNoPermissionIsUnusedAndNoneIsMissing(t *testing.T) {
 	require.NotEmpty(t, granted)
 	var unused []string
 	for _, g := range granted {
-		if !slices.ContainsFunc(used, g.covers) && unusedFor[g.String()] == "" {
+		if !slices.ContainsFunc(used, g.covers) && !slices.ContainsFunc(used, g.fallback().covers) && unusedFor[g.String()] == "" {
 			unused = append(unused, g.String())
 		}
 	}
