@@ -55,7 +55,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 		require.Contains(t, string(log), want, name)
 	}
 
-	w.do("kubectl -n tenant-a wait --for=condition=Ready pods --all --timeout=180s")
+	w.allRun()
 	w.do("kubectl -n tenant-a delete pods --all --timeout=180s")
 	api, err := tenant.New(tenant.Config{URL: w.MockURL()})
 	require.NoError(t, err)
@@ -135,6 +135,19 @@ func (w *world) retire(ctx context.Context, name string, owners map[string]strin
 		case <-ticker.C:
 		}
 	}
+}
+
+// allRun waits until every pod that is not being deleted runs.
+func (w *world) allRun() {
+	w.t.Helper()
+	require.EventuallyWithT(w.t, func(c *assert.CollectT) {
+		pods, err := w.client.CoreV1().Pods("tenant-a").List(w.t.Context(), metav1.ListOptions{})
+		require.NoError(c, err)
+		for i := range pods.Items {
+			pod := &pods.Items[i]
+			require.True(c, pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodRunning, "%s is %s", pod.Name, pod.Status.Phase)
+		}
+	}, patience, 100*time.Millisecond)
 }
 
 // podsRunning waits until so many more pods have been created, and run.
