@@ -121,8 +121,9 @@ func requireAdmitted(t *testing.T, before, after *corev1.Pod) {
 	intent, errs := rdma.ParseIntent(before.Annotations, 64)
 	require.Empty(t, errs)
 	require.Len(t, assignment, len(intent))
-	for i, ask := range intent {
-		require.Equal(t, ask, rdma.Ask{Type: assignment[i].Type, Count: assignment[i].Count})
+	for i, entry := range assignment {
+		require.Equal(t, intent[i].Type, entry.Type)
+		require.Equal(t, intent[i].Count, entry.Count)
 	}
 	require.Equal(t, rdma.SchedulerName, after.Spec.SchedulerName)
 	for key, value := range before.Annotations {

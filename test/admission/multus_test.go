@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,62 +14,38 @@ import (
 
 var multusPart = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
+// element is one entry of the annotation.
+type element struct{ Namespace, Name, Interface, InterfaceRequest string }
+
 // multusReads says which interfaces Multus gives a pod besides eth0, in the form "interface=namespace/network", or why the
 // pod cannot start or stop. It was written after what the real Multus v4.3.0 was seen to do, and shares nothing with the
 // code under test.
 func multusReads(text, podNamespace string) ([]string, error) {
-	type element struct{ Namespace, Name, Interface, InterfaceRequest string }
 	var elements []*element
+	var err error
 	switch {
 	case text == "":
 	case strings.ContainsAny(text, `[{"`):
-		if err := json.Unmarshal([]byte(text), &elements); err != nil {
-			return nil, err
-		}
+		err = json.Unmarshal([]byte(text), &elements)
 	default:
 		for item := range strings.SplitSeq(text, ",") {
-			e := &element{}
-			parts := strings.Split(item, "/")
-			if len(parts) > 2 {
-				return nil, fmt.Errorf("%q: more than one slash", item)
-			}
-			if len(parts) == 2 {
-				e.Namespace = strings.TrimSpace(parts[0])
-			}
-			parts = strings.Split(parts[len(parts)-1], "@")
-			if len(parts) > 2 {
-				return nil, fmt.Errorf("%q: more than one @", item)
-			}
-			e.Name = strings.TrimSpace(parts[0])
-			if len(parts) == 2 {
-				e.Interface = strings.TrimSpace(parts[1])
-			}
-			for _, part := range []string{e.Namespace, e.Name} {
-				if part != "" && !multusPart.MatchString(part) {
-					return nil, fmt.Errorf("%q does not match the form", part)
-				}
-			}
-			elements = append(elements, e)
+			e, itemErr := shortElement(item)
+			elements, err = append(elements, e), errors.Join(err, itemErr)
 		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	taken := map[string]bool{"eth0": true, "lo": true}
 	var interfaces []string
 	for i, e := range elements {
-		switch {
-		case e == nil:
+		if e == nil {
 			return nil, errors.New("panic: nil pointer")
-		case e.Name == "" || strings.Contains(e.Name, "/"):
+		}
+		if e.Name == "" || strings.Contains(e.Name, "/") {
 			return nil, fmt.Errorf("invalid resource name %q", e.Name)
-		case e.Namespace == "":
-			e.Namespace = podNamespace
 		}
-		name := e.Interface
-		if name == "" {
-			name = e.InterfaceRequest
-		}
-		if name == "" {
-			name = fmt.Sprintf("net%d", i+1)
-		}
+		name := cmp.Or(e.Interface, e.InterfaceRequest, fmt.Sprintf("net%d", i+1))
 		if len(name) > 15 || strings.ContainsAny(name, " \t\n/:") {
 			return nil, fmt.Errorf("interface name %q", name)
 		}
@@ -76,9 +53,35 @@ func multusReads(text, podNamespace string) ([]string, error) {
 			return nil, fmt.Errorf("interface name %s already exists", name)
 		}
 		taken[name] = true
-		interfaces = append(interfaces, name+"="+e.Namespace+"/"+e.Name)
+		interfaces = append(interfaces, name+"="+cmp.Or(e.Namespace, podNamespace)+"/"+e.Name)
 	}
 	return interfaces, nil
+}
+
+// shortElement reads [namespace/]name[@interface].
+func shortElement(item string) (*element, error) {
+	e := &element{}
+	parts := strings.Split(item, "/")
+	if len(parts) > 2 {
+		return nil, fmt.Errorf("%q: more than one slash", item)
+	}
+	if len(parts) == 2 {
+		e.Namespace = strings.TrimSpace(parts[0])
+	}
+	parts = strings.Split(parts[len(parts)-1], "@")
+	if len(parts) > 2 {
+		return nil, fmt.Errorf("%q: more than one @", item)
+	}
+	e.Name = strings.TrimSpace(parts[0])
+	if len(parts) == 2 {
+		e.Interface = strings.TrimSpace(parts[1])
+	}
+	for _, part := range []string{e.Namespace, e.Name} {
+		if part != "" && !multusPart.MatchString(part) {
+			return nil, fmt.Errorf("%q does not match the form", part)
+		}
+	}
+	return e, nil
 }
 
 // TestTheReaderReadsAsMultusDid holds the reader to rows of the table that was observed.
