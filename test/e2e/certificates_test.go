@@ -26,6 +26,7 @@ import (
 
 	tenantwebhook "tenant.network/tenant-webhook"
 	"tenant.network/tenant-webhook/internal/devcluster"
+	"tenant.network/tenant-webhook/pkg/rdma"
 )
 
 const (
@@ -331,4 +332,13 @@ func TestTheWebhookKeepsItsOwnCertificate(t *testing.T) {
 			return err
 		})
 	})
+}
+
+func TestACertificateFromFilesIsServed(t *testing.T) {
+	w := newWorld(t, devcluster.Config{WebhookCertFiles: true, Without: []string{devcluster.TenantScheduler}})
+	require.Contains(t, w.create(podYAML("p", `{rdma.vf: "1"}`)).Finalizers, rdma.Finalizer)
+	trusted, err := w.caBundle(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, string(w.CA()), string(trusted))
+	require.Empty(t, w.certData(), "nobody writes the Secret")
 }
