@@ -200,7 +200,9 @@ func (c *Cluster) MetricsURL(name string) string {
 func (c *Cluster) WebhookURL() string { return "https://" + loopback(c.port.balancer) }
 
 // WebhookAddress is where a webhook replica serves, past the balancer.
-func (c *Cluster) WebhookAddress(replica int) string { return loopback(c.port.webhooks[replica].serving) }
+func (c *Cluster) WebhookAddress(replica int) string {
+	return loopback(c.port.webhooks[replica].serving)
+}
 
 // WaitingReviews is how many connections of the API server wait for an answer of a webhook replica.
 func (c *Cluster) WaitingReviews(replica int) int {
