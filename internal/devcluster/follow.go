@@ -121,7 +121,7 @@ func (f *follower) start(ctx context.Context, name string, want program) error {
 	case Mock:
 		return c.run(ctx, c.mock())
 	case Webhook:
-		replicas, err := c.webhooks()
+		replicas, err := c.webhooks() //nolint:contextcheck // the balancer lives as long as the cluster
 		if err != nil {
 			return err
 		}

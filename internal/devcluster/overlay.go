@@ -16,7 +16,7 @@ func (c *Cluster) WriteOverlay(base string, components ...string) (string, error
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	real, err := filepath.EvalSymlinks(dir) // as kustomize does, which takes no absolute paths
+	resolved, err := filepath.EvalSymlinks(dir) // as kustomize does, which takes no absolute paths
 	if err != nil {
 		return "", err
 	}
@@ -27,7 +27,7 @@ func (c *Cluster) WriteOverlay(base string, components ...string) (string, error
 			abs, err = filepath.EvalSymlinks(abs)
 		}
 		if err == nil {
-			relative[i], err = filepath.Rel(real, abs)
+			relative[i], err = filepath.Rel(resolved, abs)
 		}
 		if err != nil {
 			return "", fmt.Errorf("overlay on %s: %w", path, err)

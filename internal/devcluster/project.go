@@ -64,7 +64,7 @@ func (c *Cluster) startServices(ctx context.Context) error {
 		components = append(components, c.mock())
 	}
 	if c.config.with(Webhook) {
-		webhooks, err := c.webhooks()
+		webhooks, err := c.webhooks() //nolint:contextcheck // the balancer lives as long as the cluster
 		if err != nil {
 			return err
 		}

@@ -91,7 +91,7 @@ func TestChoose(t *testing.T) {
 
 func TestOverlap(t *testing.T) {
 	a, b, c := newTestCA(t).cert, newTestCA(t).cert, newTestCA(t).cert
-	at := func(d time.Duration) time.Time { return testNow.Add(d) }
+	at := testNow.Add
 	for _, tc := range []struct {
 		name     string
 		own      bundle

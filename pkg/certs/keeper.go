@@ -57,7 +57,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 		return reconcile.Result{}, err
 	}
 	if o.secret == nil {
-		return reconcile.Result{}, fmt.Errorf("Secret %s/%s does not exist; create it empty, or apply the manifests again", k.cfg.Namespace, k.cfg.Secret)
+		return reconcile.Result{}, fmt.Errorf("no Secret %s/%s; create it empty, or apply the manifests again", k.cfg.Namespace, k.cfg.Secret)
 	}
 	caBundles, now := k.cfg.caBundles(o), k.cfg.Clock.Now()
 	present := union(caBundles)

@@ -305,7 +305,7 @@ func TestTheWebhookKeepsItsOwnCertificate(t *testing.T) {
 			manifest, err := tenantwebhook.Manifests.ReadFile(file)
 			require.NoError(t, err)
 			if file == "manifests/webhook-deploy.yaml" {
-				manifest = manifest[:bytes.Index(manifest, []byte("\n---\n"))] // the Secret
+				manifest, _, _ = bytes.Cut(manifest, []byte("\n---\n")) // the Secret
 				require.Contains(t, string(manifest), "kind: Secret")
 			}
 			for range 2 {

@@ -95,7 +95,7 @@ func TestCommandsOfTheDocumentsAreUnderstood(t *testing.T) {
 			for _, call := range script.FindAllStringSubmatch(text, -1) {
 				help, err := exec.CommandContext(t.Context(), filepath.Join(repository, call[1]), "--help").CombinedOutput()
 				require.NoError(t, err)
-				for _, flag := range strings.Fields(call[2]) {
+				for flag := range strings.FieldsSeq(call[2]) {
 					require.Contains(t, string(help), flag, call[0])
 				}
 			}

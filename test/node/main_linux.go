@@ -40,7 +40,6 @@ type options struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	var o options
 	flag.StringVar(&o.dir, "dir", ".node-e2e", "directory of the cluster and its node")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the binaries")
@@ -50,6 +49,7 @@ func main() {
 		"ignore-terminating places pods on devices that terminating pods still hold, release-at-delete gives networks back when deletion begins")
 	flag.Parse()
 	err := run(ctx, o, os.Stdout)
+	stop()
 	impossible := (*devnode.NotPossibleError)(nil)
 	switch {
 	case err == nil:

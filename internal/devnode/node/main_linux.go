@@ -35,16 +35,17 @@ const (
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer cancel()
 	err := run(ctx, os.Args[1:], os.Stdout)
-	if err == nil {
-		return
+	cancel()
+	code := 0
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
 	}
-	fmt.Fprintln(os.Stderr, err)
 	if impossible := (*devnode.NotPossibleError)(nil); errors.As(err, &impossible) {
-		os.Exit(notPossible)
+		code = notPossible
 	}
-	os.Exit(1)
+	os.Exit(code)
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
