@@ -44,7 +44,9 @@ func (c *Cluster) follow(ctx context.Context) error {
 	go func() {
 		defer close(done)
 		for {
-			f.tell(f.reconcile(ctx))
+			if err := f.reconcile(ctx); ctx.Err() == nil {
+				f.tell(err)
+			}
 			select {
 			case <-time.After(followInterval):
 			case <-ctx.Done():
