@@ -36,7 +36,7 @@ func documents(t *testing.T) map[string]string {
 }
 
 var (
-	makeTarget = regexp.MustCompile("(?m)(?:^|`)make ([a-z][a-z-]*)")
+	makeTarget = regexp.MustCompile("(?m)(?:^|`)make ([a-z][a-z0-9-]*)")
 	link       = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
 	// Paths as prose and commands have them: below a folder that the repository has.
 	path = regexp.MustCompile(`(?:^|[\s` + "`" + `(]|\./)((?:cmd|deploy|docs|hack|internal|manifests|mock|pkg|scripts|test|charts)/[A-Za-z0-9_./-]*[A-Za-z0-9_])`)
