@@ -2,10 +2,12 @@ package plugin
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"tenant.network/tenant-webhook/pkg/rdma"
 )
@@ -39,38 +41,10 @@ func (p *TenantNetwork) stillFits(pod *corev1.Pod, assignment rdma.Assignment, n
 	if err != nil {
 		return fmt.Errorf("the node is gone: %w", err)
 	}
-	held, err := p.heldByOthers(pod, assignment.Pools(), nodeName)
+	list := assignment.Pools()
+	held, counted, err := p.boundHolders(pod, list, nodeName, math.MinInt32)
 	if err != nil {
 		return err
-	}
-	for _, pool := range assignment.Pools() {
-		allocatable := node.Status.Allocatable[pool]
-		if need := assignment.Total(pool); allocatable.Value()-held[pool] < need && (!allocatable.IsZero() || !p.servedByDRA(pool)) {
-			return fmt.Errorf("node %s changed while the tenant-controller was asked: %s", nodeName, shortage(pool, allocatable.Value(), held[pool], need))
-		}
-	}
-	return nil
-}
-
-// heldByOthers counts what the node's other pods hold of the pools, bound or in flight.
-func (p *TenantNetwork) heldByOthers(pod *corev1.Pod, list []corev1.ResourceName, nodeName string) (map[corev1.ResourceName]int64, error) {
-	bound, err := p.byIndex.ByIndex(devicesIndex, nodeName)
-	if err != nil {
-		return nil, fmt.Errorf("pods of node %s: %w", nodeName, err)
-	}
-	held := map[corev1.ResourceName]int64{}
-	counted := map[podUID]bool{pod.UID: true}
-	for _, object := range bound {
-		other, ok := object.(*corev1.Pod)
-		if !ok || counted[other.UID] || other.Status.Phase == corev1.PodSucceeded || other.Status.Phase == corev1.PodFailed {
-			continue
-		}
-		counted[other.UID] = true
-		requests := rdma.Requests(other)
-		for _, pool := range list {
-			quantity := requests[pool]
-			held[pool] += quantity.Value()
-		}
 	}
 	for uid, other := range p.inFlight.on(nodeName) {
 		if !counted[uid] {
@@ -79,7 +53,41 @@ func (p *TenantNetwork) heldByOthers(pod *corev1.Pod, list []corev1.ResourceName
 			}
 		}
 	}
-	return held, nil
+	for _, pool := range list {
+		allocatable := node.Status.Allocatable[pool]
+		if count := assignment.Total(pool); allocatable.Value()-held[pool] < count && (!allocatable.IsZero() || !p.servedByDRA(pool)) {
+			return fmt.Errorf("node %s changed while the tenant-controller was asked: %s", nodeName,
+				shortage{need: need{pool, count}, allocatable: allocatable.Value(), requested: held[pool]})
+		}
+	}
+	return nil
+}
+
+// boundHolders counts what the other pods of at least the priority that are bound to the node hold of the pools, and
+// returns the pods it knows by UID, the pod itself among them.
+func (p *TenantNetwork) boundHolders(pod *corev1.Pod, list []corev1.ResourceName, nodeName string, priority int32) (map[corev1.ResourceName]int64, map[podUID]bool, error) {
+	bound, err := p.byIndex.ByIndex(devicesIndex, nodeName)
+	if err != nil {
+		return nil, nil, fmt.Errorf("pods of node %s: %w", nodeName, err)
+	}
+	held := map[corev1.ResourceName]int64{}
+	known := map[podUID]bool{pod.UID: true}
+	for _, object := range bound {
+		other, ok := object.(*corev1.Pod)
+		if !ok || known[other.UID] || other.Status.Phase == corev1.PodSucceeded || other.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		known[other.UID] = true
+		if corev1helpers.PodPriority(other) < priority {
+			continue
+		}
+		requests := rdma.Requests(other)
+		for _, pool := range list {
+			quantity := requests[pool]
+			held[pool] += quantity.Value()
+		}
+	}
+	return held, known, nil
 }
 
 func addIndexes(informer cache.SharedIndexInformer) error {

@@ -381,6 +381,10 @@ func withPriority(priority int32) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.Priority = &priority }
 }
 
+func never(pod *corev1.Pod) {
+	pod.Spec.PreemptionPolicy = new(corev1.PreemptNever)
+}
+
 func deleting(pod *corev1.Pod) {
 	pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(1_000_000, 0)}
 }

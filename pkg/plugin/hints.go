@@ -35,10 +35,17 @@ func (p *TenantNetwork) nodeHint(logger klog.Logger, pod *corev1.Pod, oldObj, ne
 	if !ours {
 		return fwk.Queue, nil
 	}
-	for _, pool := range assignment.Pools() {
+	list := assignment.Pools()
+	// A pod that holds the node's devices now wakes this one when it ends: the informer's store, which is read here, is
+	// never behind the events. Holders that the pod may preempt do not count.
+	held, _, err := p.boundHolders(pod, list, node.Name, preemptionPriority(pod))
+	if err != nil {
+		return fwk.Queue, err
+	}
+	for _, pool := range list {
 		allocatable := node.Status.Allocatable[pool]
-		if allocatable.Value() < assignment.Total(pool) && !p.servedByDRA(pool) {
-			logger.V(5).Info("node does not offer the pod's devices", "pod", klog.KObj(pod), "node", node.Name, "pool", pool)
+		if allocatable.Value()-held[pool] < assignment.Total(pool) && !p.servedByDRA(pool) {
+			logger.V(5).Info("node does not have the pod's devices to spare", "pod", klog.KObj(pod), "node", node.Name, "pool", pool)
 			return fwk.QueueSkip, nil
 		}
 	}

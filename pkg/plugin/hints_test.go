@@ -32,9 +32,11 @@ func TestEventsToRegister(t *testing.T) {
 type hintCase struct {
 	pod            *corev1.Pod
 	oldObj, newObj any
-	dra            map[corev1.ResourceName]bool
-	want           fwk.QueueingHint
-	wantErr        bool
+	// seen are other pods that the informer shows.
+	seen    []*corev1.Pod
+	dra     map[corev1.ResourceName]bool
+	want    fwk.QueueingHint
+	wantErr bool
 }
 
 func runHints(t *testing.T, hint func(*fixture) fwk.QueueingHintFn, cases map[string]hintCase) {
@@ -45,6 +47,7 @@ func runHints(t *testing.T, hint func(*fixture) fwk.QueueingHintFn, cases map[st
 			if tc.pod == nil {
 				tc.pod = vfPod("p", 2)
 			}
+			f.see(tc.seen...)
 			got, err := hint(f)(klog.Background(), tc.pod, tc.oldObj, tc.newObj)
 			require.Equal(t, tc.wantErr, err != nil, err)
 			require.Equal(t, tc.want.String(), got.String())
@@ -55,6 +58,9 @@ func runHints(t *testing.T, hint func(*fixture) fwk.QueueingHintFn, cases map[st
 // TestNodeHint: cases S24 of docs/cases.md.
 func TestNodeHint(t *testing.T) {
 	twoPools := injected(plainPod(teamA, "p"), rdma.Assignment{{Type: rdma.VF, Pool: vfPool, Count: 1}, {Type: rdma.PF, Pool: pfPool, Count: 1}})
+	holders := func(count int64, priority int32) []*corev1.Pod {
+		return []*corev1.Pod{vfPod("holder", count, onNode(node1), withPriority(priority))}
+	}
 	runHints(t, func(f *fixture) fwk.QueueingHintFn { return f.nodeHint }, map[string]hintCase{
 		"a new node with enough devices wakes the pod":            {newObj: newNode(node1, vfPool, 2), want: fwk.Queue},
 		"a node that offers more now wakes the pod":               {oldObj: newNode(node1, vfPool, 0), newObj: newNode(node1, vfPool, 2), want: fwk.Queue},
@@ -64,6 +70,10 @@ func TestNodeHint(t *testing.T) {
 		"a node with one of two pools does not":                   {pod: twoPools, newObj: newNode(node1, vfPool, 8), want: fwk.QueueSkip},
 		"a node with both pools wakes the pod":                    {pod: twoPools, newObj: newNode(node1, vfPool, 1, pfPool, 1), want: fwk.Queue},
 		"a node without device plugin wakes where DRA serves":     {newObj: newNode(node1), dra: map[corev1.ResourceName]bool{vfPool: true}, want: fwk.Queue},
+		"a full node does not":                                    {newObj: newNode(node1, vfPool, 2), seen: holders(1, 0), want: fwk.QueueSkip},
+		"a node with enough left wakes the pod":                   {newObj: newNode(node1, vfPool, 3), seen: holders(1, 0), want: fwk.Queue},
+		"a full node wakes a pod that may preempt there":          {pod: vfPod("p", 2, withPriority(5)), newObj: newNode(node1, vfPool, 2), seen: holders(1, 0), want: fwk.Queue},
+		"a full node does not wake a pod that never preempts":     {pod: vfPod("p", 2, withPriority(5), never), newObj: newNode(node1, vfPool, 2), seen: holders(1, 0), want: fwk.QueueSkip},
 		"a pod that is not ours is woken":                         {pod: plainPod(teamA, "p"), newObj: newNode(node1), want: fwk.Queue},
 		"what cannot be read wakes the pod":                       {newObj: "no node", want: fwk.Queue, wantErr: true},
 		"an old object that cannot be read wakes the pod as well": {oldObj: 7, newObj: newNode(node1), want: fwk.Queue, wantErr: true},

@@ -49,6 +49,7 @@ type TenantNetwork struct {
 	namespaces corelisters.NamespaceLister
 	breakers   *breakers
 	inFlight   *inFlight
+	candidates candidates
 	clock      clock.Clock
 	wiring     func() error
 	metrics    *metricSet
@@ -57,6 +58,7 @@ type TenantNetwork struct {
 var (
 	_ fwk.PreFilterPlugin   = &TenantNetwork{}
 	_ fwk.FilterPlugin      = &TenantNetwork{}
+	_ fwk.PreScorePlugin    = &TenantNetwork{}
 	_ fwk.ScorePlugin       = &TenantNetwork{}
 	_ fwk.ReservePlugin     = &TenantNetwork{}
 	_ fwk.PreBindPlugin     = &TenantNetwork{}
@@ -115,6 +117,7 @@ func newPlugin(ctx context.Context, args *Args, handle fwk.Handle, allocator All
 		nodes:      factory.Core().V1().Nodes().Lister(),
 		namespaces: factory.Core().V1().Namespaces().Lister(),
 		inFlight:   newInFlight(sharedMetrics().inFlight),
+		candidates: candidates{columns: map[corev1.ResourceName][]entry{}},
 		clock:      c,
 		metrics:    sharedMetrics(),
 	}

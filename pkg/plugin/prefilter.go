@@ -26,8 +26,9 @@ func indexOurs(object any) ([]string, error) {
 	return []string{pod.Namespace}, nil
 }
 
-// PreFilter decides whether the pod is ours, and refuses it where looking at nodes would be in vain.
-func (p *TenantNetwork) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+// PreFilter decides whether the pod is ours, refuses it where looking at nodes would be in vain, and otherwise names the
+// nodes that are worth looking at.
+func (p *TenantNetwork) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	assignment, ok := rdma.Ours(pod)
 	if !ok {
 		return nil, fwk.NewStatus(fwk.Skip)
@@ -42,8 +43,9 @@ func (p *TenantNetwork) PreFilter(_ context.Context, state fwk.CycleState, pod *
 	if reason := p.breakers.blocked(p.tenantOf(pod.Namespace), pod); reason != "" {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reason)
 	}
-	state.Write(stateKey, &cycle{assignment: assignment})
-	return nil, nil
+	c := newCycle(assignment)
+	state.Write(stateKey, c)
+	return p.nodesFor(state, pod, c.needs, nodes), nil
 }
 
 // PreFilterExtensions returns nil: Filter goes by the NodeInfo alone, which the framework itself keeps right when it

@@ -116,7 +116,7 @@ func TestPreFilterWaitsWhileABreakerIsOpen(t *testing.T) {
 
 	// A pod that passed PreFilter before is not let through to the network.
 	late := framework.NewCycleState()
-	late.Write(stateKey, &cycle{assignment: rdma.Assignment{{Type: rdma.VF, Pool: vfPool, Count: 1}}})
+	late.Write(stateKey, newCycle(rdma.Assignment{{Type: rdma.VF, Pool: vfPool, Count: 1}}))
 	requireFault(t, f.framework.RunPreBindPlugins(f.context(), late, assumed(first, node1), node1), "does not answer")
 	require.Len(t, f.allocator.asked(), asked)
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ type cluster struct {
 }
 
 // shippedConfig is the scheduler's configuration as users apply it, with the scheduler's own defaults.
-func shippedConfig(t *testing.T) *config.KubeSchedulerConfiguration {
+func shippedConfig(t testing.TB) *config.KubeSchedulerConfiguration {
 	t.Helper()
 	manifest, err := tenantwebhook.Manifests.ReadFile("manifests/scheduler-config.yaml")
 	require.NoError(t, err)
@@ -244,6 +245,56 @@ func TestSchedulerPreempts(t *testing.T) {
 	require.Equal(t, node1, c.pod(high).Spec.NodeName)
 	require.Empty(t, c.pod(rival).Spec.NodeName)
 	require.Nil(t, c.allocator.holds(rival.UID))
+}
+
+// largeCluster has more full nodes than the framework looks at without a set of candidates, and two nodes with a free
+// device that are cordoned.
+func largeCluster(t *testing.T, holderPriority int32) *cluster {
+	t.Helper()
+	nodes, holders := fullNodes(minCandidateNodes, holderPriority)
+	for _, name := range []string{"cordoned-1", "cordoned-2"} {
+		node := newNode(name, vfPool, 1)
+		node.Spec.Unschedulable = true
+		nodes = append(nodes, node)
+	}
+	c := startCluster(t, nodes...)
+	c.create(holders...)
+	return c
+}
+
+func TestSchedulerPreemptsOnANodeWithoutRoomAlthoughOthersHaveRoom(t *testing.T) {
+	c := largeCluster(t, 1)
+	high := vfPod("high", 1, withPriority(100))
+	c.create(high)
+	c.eventually("high is nominated", func() bool { return strings.HasPrefix(c.pod(high).Status.NominatedNodeName, "full-") })
+}
+
+func TestSchedulerMustNotPreemptHoldersOfTheSamePriority(t *testing.T) {
+	c := largeCluster(t, 100)
+	pod := vfPod("p", 1, withPriority(100))
+	c.create(pod)
+	message := c.waitRefused(pod)
+	require.Contains(t, message, "2 node(s) were unschedulable")
+	require.Contains(t, message, "100 node(s) didn't satisfy plugin(s) [TenantNetwork]", "they were left out")
+	require.Empty(t, c.pod(pod).Status.NominatedNodeName)
+
+	// A device that becomes free outside the set brings the pod back.
+	ended, _ := fullNodes(1, 0)
+	c.remove(vfPod("holder-0", 1))
+	c.waitBound(pod)
+	require.Equal(t, ended[0].Name, c.pod(pod).Spec.NodeName)
+}
+
+func TestSchedulerPlacesPodsOnTheLastFreeNodesOfALargeCluster(t *testing.T) {
+	nodes, holders := fullNodes(minCandidateNodes, 0)
+	c := startCluster(t, append(nodes, newNode(node1, vfPool, 1), newNode(node2, vfPool, 1))...)
+	c.create(holders...)
+	first, second, third := vfPod("first", 1), vfPod("second", 1), vfPod("third", 1)
+	c.create(first, second)
+	c.waitBound(first, second)
+	require.ElementsMatch(t, []string{node1, node2}, []string{c.pod(first).Spec.NodeName, c.pod(second).Spec.NodeName})
+	c.create(third)
+	require.Contains(t, c.waitRefused(third), "Insufficient mellanox.com/mlnx_sriov_rdma (allocatable 1, requested 1, need 1)")
 }
 
 // TestSchedulerMustNotPreemptForATenantControllerThatIsAway: cases S26 of docs/cases.md.

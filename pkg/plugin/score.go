@@ -7,6 +7,18 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
+// PreScore skips scoring for pods that are not ours.
+func (p *TenantNetwork) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	c, err := readCycle(state)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	if c == nil {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	return nil
+}
+
 // Score ranks a node by the share of the pod's pools that would be free with the pod on it.
 func (p *TenantNetwork) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	c, err := readCycle(state)
@@ -17,12 +29,11 @@ func (p *TenantNetwork) Score(_ context.Context, state fwk.CycleState, _ *corev1
 		return 0, nil
 	}
 	var sum int64
-	list := c.assignment.Pools()
-	for _, pool := range list {
-		sum += freeShare(node.GetAllocatable().GetScalarResources()[pool],
-			node.GetRequested().GetScalarResources()[pool]+c.assignment.Total(pool))
+	for _, n := range c.needs {
+		sum += freeShare(node.GetAllocatable().GetScalarResources()[n.pool],
+			node.GetRequested().GetScalarResources()[n.pool]+n.count)
 	}
-	score := sum / int64(len(list))
+	score := sum / int64(len(c.needs))
 	if p.args.ScoringStrategy == BinPack {
 		score = fwk.MaxScore - score
 	}

@@ -2,8 +2,10 @@ package plugin
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"tenant.network/tenant-webhook/pkg/rdma"
@@ -15,8 +17,26 @@ const stateKey fwk.StateKey = Name
 // state means: ours.
 type cycle struct {
 	assignment rdma.Assignment
+	// needs is the assignment by pool. Filter and Score read it for every node.
+	needs []need
+	// shortage is the last text that Filter made: most nodes of a cluster lack the same.
+	shortage atomic.Pointer[shortage]
 	// ensured is made by PreBind for Bind, which follows it in the same goroutine.
 	ensured ensured
+}
+
+// need is what a pod takes from one pool.
+type need struct {
+	pool  corev1.ResourceName
+	count int64
+}
+
+func newCycle(assignment rdma.Assignment) *cycle {
+	c := &cycle{assignment: assignment}
+	for _, pool := range assignment.Pools() {
+		c.needs = append(c.needs, need{pool: pool, count: assignment.Total(pool)})
+	}
+	return c
 }
 
 // ensured is the annotation for a pod on one node.
@@ -29,7 +49,7 @@ type ensured struct {
 
 // Clone implements fwk.StateData. The assignment never changes and depends on no node, so the simulations of preemption
 // share it.
-func (c *cycle) Clone() fwk.StateData { return &cycle{assignment: c.assignment} }
+func (c *cycle) Clone() fwk.StateData { return &cycle{assignment: c.assignment, needs: c.needs} }
 
 // readCycle returns nil without error for a pod whose PreFilter decided that it is not ours, or never ran.
 func readCycle(state fwk.CycleState) (*cycle, error) {
