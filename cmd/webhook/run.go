@@ -97,7 +97,7 @@ func newManager(config *rest.Config, o *options, ledger *pools.Ledger, serving *
 	maps.Copy(byObject, serving.certs.CacheOptions())
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: clientgoscheme.Scheme,
-		Cache:  cache.Options{ByObject: byObject},
+		Cache:  cache.Options{NewInformer: feed.NewInformer, ByObject: byObject},
 		Metrics: metricsserver.Options{BindAddress: o.metricsAddr,
 			ExtraHandlers: map[string]http.Handler{"/pools": feed.Handler(ledger)}},
 		HealthProbeBindAddress: o.healthAddr,

@@ -22,7 +22,7 @@ const maxDevices = int64(1) << 40
 func devices(list corev1.ResourceList) Counts {
 	var counts Counts
 	for name, quantity := range list {
-		if !isExtendedResource(name) {
+		if !IsExtendedResource(name) {
 			continue
 		}
 		if n := deviceCount(quantity); n > 0 {
@@ -72,6 +72,26 @@ type Charge struct {
 	// Group and Assignment are set for pods that went through admission.
 	Group      Group
 	Assignment rdma.Assignment
+}
+
+// HoldsDevices reports whether the pod requests an extended resource. It never changes in a pod's life, and costs less than
+// ChargeOf.
+func HoldsDevices(pod *corev1.Pod) bool {
+	for name := range pod.Spec.Overhead {
+		if IsExtendedResource(name) {
+			return true
+		}
+	}
+	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range containers {
+			for name := range containers[i].Resources.Requests {
+				if IsExtendedResource(name) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // ChargeOf decodes a pod. It returns false for a pod that takes nothing: a terminal one (kube-scheduler's own pod

@@ -228,13 +228,20 @@ func (l *Ledger) waiting(cfg *Config, d Demand, b bundle) int64 {
 // hasRoom reports whether the candidate nodes have more free slots than are spoken for. Without counting those, a burst
 // of pods would all see the same free devices.
 func (l *Ledger) hasRoom(m matcher, b bundle, waiting int64, withReleasing bool) bool {
+	o := l.offering[b[0].pool]
+	if o == nil {
+		return false
+	}
 	var slots int64
-	for n := range l.offering[b[0].pool] {
-		if !n.eligible {
-			continue
+	for _, e := range o.list[:o.open] {
+		here := e.free / b[0].count
+		if withReleasing {
+			here = e.eventually / b[0].count
 		}
-		here := b.slots(func(pool corev1.ResourceName) int64 { return n.free(pool, withReleasing) })
-		if here == 0 || !m.matches(n.object, false) {
+		if here > 0 && len(b) > 1 {
+			here = min(here, b[1:].slots(func(pool corev1.ResourceName) int64 { return e.node.free(pool, withReleasing) }))
+		}
+		if here == 0 || !m.matches(e.node.object, false) {
 			continue
 		}
 		if slots += here; slots > waiting {
@@ -246,7 +253,12 @@ func (l *Ledger) hasRoom(m matcher, b bundle, waiting int64, withReleasing bool)
 
 // couldEverServe looks at capacity and also at nodes that are not eligible now.
 func (l *Ledger) couldEverServe(m matcher, b bundle) bool {
-	for n := range l.offering[b[0].pool] {
+	o := l.offering[b[0].pool]
+	if o == nil {
+		return false
+	}
+	for _, e := range o.list {
+		n := e.node
 		if b.slots(func(pool corev1.ResourceName) int64 { return n.capacity[pool] }) > 0 && m.matches(n.object, true) {
 			return true
 		}

@@ -183,8 +183,8 @@ func validateExtendedResource(name string) error {
 	return nil
 }
 
-// isExtendedResource reports whether a name that the API server accepted is an extended resource.
-func isExtendedResource(name corev1.ResourceName) bool {
+// IsExtendedResource reports whether a name that the API server accepted is an extended resource.
+func IsExtendedResource(name corev1.ResourceName) bool {
 	s := string(name)
 	return strings.Contains(s, "/") && !strings.Contains(s, "kubernetes.io/") && !strings.HasPrefix(s, "requests.")
 }

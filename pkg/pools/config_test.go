@@ -161,7 +161,7 @@ func FuzzParseConfig(f *testing.F) {
 		require.NoError(t, cfg.Policy.validate())
 		seen := map[corev1.ResourceName]bool{}
 		for _, pool := range cfg.Pools {
-			require.True(t, isExtendedResource(pool.Name), "%q", pool.Name)
+			require.True(t, IsExtendedResource(pool.Name), "%q", pool.Name)
 			require.False(t, seen[pool.Name])
 			require.NotEmpty(t, pool.Types)
 			seen[pool.Name] = true

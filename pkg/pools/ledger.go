@@ -20,8 +20,8 @@ type Ledger struct {
 	now   func() time.Time
 	nodes map[string]*nodeState
 	pods  map[types.UID]Charge
-	// offering lists, for each pool, the nodes that have it in their allocatable or capacity.
-	offering map[corev1.ResourceName]map[*nodeState]struct{}
+	// offering lists the nodes that offer each pool.
+	offering map[corev1.ResourceName]*offers
 	totals   totals
 	reservations
 	groups map[Group]map[string]member
@@ -69,7 +69,7 @@ func NewLedger(now func() time.Time) *Ledger {
 		now:          now,
 		nodes:        map[string]*nodeState{},
 		pods:         map[types.UID]Charge{},
-		offering:     map[corev1.ResourceName]map[*nodeState]struct{}{},
+		offering:     map[corev1.ResourceName]*offers{},
 		totals:       newTotals(),
 		reservations: newReservations(),
 		groups:       map[Group]map[string]member{},
@@ -130,7 +130,12 @@ func (l *Ledger) SetPod(charge Charge) {
 }
 
 func (l *Ledger) setPod(charge Charge) {
-	l.deletePod(charge.UID)
+	if has, ok := l.pods[charge.UID]; ok {
+		if has.equal(charge) { // most updates of a pod change nothing here
+			return
+		}
+		l.deletePod(charge.UID)
+	}
 	l.pods[charge.UID] = charge
 	l.addCharge(charge, 1)
 	l.joinGroup(charge.Group, string(charge.UID), charge.Assignment, charge.Deleting)
@@ -192,6 +197,9 @@ func (l *Ledger) addCharge(charge Charge, sign int64) {
 	if n.eligible {
 		total.add(charge.Devices, sign)
 	}
+	for pool := range charge.Devices {
+		l.offer(n, pool)
+	}
 	l.dropIfEmpty(charge.Node)
 }
 
@@ -221,19 +229,33 @@ func (l *Ledger) addNodeTotals(n *nodeState, sign int64) {
 func (l *Ledger) list(n *nodeState) {
 	for pool := range n.capacity {
 		if l.offering[pool] == nil {
-			l.offering[pool] = map[*nodeState]struct{}{}
+			l.offering[pool] = &offers{at: map[*nodeState]int{}}
 		}
-		l.offering[pool][n] = struct{}{}
+		l.offering[pool].set(n.offer(pool))
 	}
 }
 
 func (l *Ledger) unlist(n *nodeState) {
 	for pool := range n.capacity {
-		delete(l.offering[pool], n)
-		if len(l.offering[pool]) == 0 {
+		l.offering[pool].remove(n)
+		if len(l.offering[pool].list) == 0 {
 			delete(l.offering, pool)
 		}
 	}
+}
+
+// offer brings a node's offer of one pool up to date, if the node has the pool.
+func (l *Ledger) offer(n *nodeState, pool corev1.ResourceName) {
+	if n.capacity[pool] > 0 {
+		l.offering[pool].set(n.offer(pool))
+	}
+}
+
+func (n *nodeState) offer(pool corev1.ResourceName) offer {
+	if !n.eligible {
+		return offer{node: n}
+	}
+	return offer{node: n, free: n.free(pool, false), eventually: n.free(pool, true)}
 }
 
 // Eligible reports whether new pods may be placed on the node: it is Ready and not cordoned.

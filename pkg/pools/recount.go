@@ -37,13 +37,13 @@ func (l *Ledger) Recount(nodes []*corev1.Node, charges []Charge) Drift {
 // recountSums computes all sums anew from the ledger's own nodes and charges.
 func (l *Ledger) recountSums() int {
 	fresh := NewLedger(l.now)
-	for _, n := range l.nodes {
+	for _, charge := range l.pods {
+		fresh.addCharge(charge, 1)
+	}
+	for _, n := range l.nodes { // after the charges, so that each node's sums are taken over once
 		if n.object != nil {
 			fresh.setNode(n.object)
 		}
-	}
-	for _, charge := range l.pods {
-		fresh.setPod(charge)
 	}
 	reserved := Counts{}
 	for _, r := range l.byID {
@@ -68,10 +68,31 @@ func (l *Ledger) recountSums() int {
 			wrong++
 		}
 	}
+	wrong += l.wrongOffers(fresh)
 	if wrong > 0 {
 		l.nodes, l.offering, l.totals, l.reserved = fresh.nodes, fresh.offering, fresh.totals, reserved
 	}
 	return wrong
+}
+
+// wrongOffers counts the offers that are not as in a fresh ledger, or stand in the wrong part of their list.
+func (l *Ledger) wrongOffers(fresh *Ledger) int {
+	wrong := 0
+	for pool, want := range fresh.offering {
+		has := l.offering[pool]
+		if has == nil {
+			wrong += len(want.list)
+			continue
+		}
+		wrong += max(0, len(has.list)-len(want.list))
+		for _, e := range want.list {
+			i, ok := has.at[l.nodes[e.node.object.Name]]
+			if !ok || has.list[i].free != e.free || has.list[i].eventually != e.eventually || (e.eventually > 0) != (i < has.open) {
+				wrong++
+			}
+		}
+	}
+	return wrong + max(0, len(l.offering)-len(fresh.offering))
 }
 
 func (l *Ledger) recountObjects(nodes []*corev1.Node, charges []Charge) int {
@@ -111,12 +132,17 @@ func (l *Ledger) recountObjects(nodes []*corev1.Node, charges []Charge) int {
 
 func (l *Ledger) differingPods(charges []Charge) map[types.UID]Charge {
 	found := map[types.UID]Charge{}
-	shown := make(map[types.UID]struct{}, len(charges))
 	for _, charge := range charges {
-		shown[charge.UID] = struct{}{}
 		if has, ok := l.pods[charge.UID]; !ok || !has.equal(charge) {
 			found[charge.UID] = charge
 		}
+	}
+	if len(found) == 0 && len(charges) == len(l.pods) {
+		return found // the usual case
+	}
+	shown := make(map[types.UID]struct{}, len(charges))
+	for _, charge := range charges {
+		shown[charge.UID] = struct{}{}
 	}
 	for uid := range l.pods {
 		if _, ok := shown[uid]; !ok {

@@ -41,6 +41,9 @@ func TestRecountMendsSumsAndCountsThem(t *testing.T) {
 		{"reserved", func(l *Ledger) { l.reserved[first] = 9 }, 1},
 		{"one node's requested", func(l *Ledger) { l.nodes["n1"].requested[first] = 3 }, 1},
 		{"one node's releasing", func(l *Ledger) { l.nodes["n1"].releasing[second] = 3 }, 1},
+		{"an offer that is too good", func(l *Ledger) { l.offering[first].list[0].free++ }, 1},
+		{"an offer that is forgotten", func(l *Ledger) { l.offering[first].remove(l.nodes["n1"]) }, 1},
+		{"an offer that nobody would look at", func(l *Ledger) { l.offering[first].open = 1 }, 1},
 		{"a node that is missing", func(l *Ledger) { l.pods["z"] = Charge{UID: "z", Node: "n3", Devices: Counts{first: 1}} }, 1},
 		{"a node that is not there", func(l *Ledger) {
 			l.nodes["n9"] = &nodeState{requested: Counts{first: 1}, releasing: Counts{}}

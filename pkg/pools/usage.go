@@ -111,10 +111,10 @@ type NodeUsage struct {
 func (l *Ledger) NodeUsage(pool corev1.ResourceName) []NodeUsage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make([]NodeUsage, 0, len(l.offering[pool]))
+	all := []NodeUsage{}
 	for _, name := range slices.Sorted(maps.Keys(l.nodes)) {
 		n := l.nodes[name]
-		if _, ok := l.offering[pool][n]; !ok {
+		if n.capacity[pool] == 0 {
 			continue
 		}
 		all = append(all, NodeUsage{Node: name, Pool: pool, Eligible: n.eligible, Allocatable: n.allocatable[pool],

@@ -1,16 +1,20 @@
 package feed
 
 import (
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"tenant.network/tenant-webhook/pkg/pools"
 	"tenant.network/tenant-webhook/pkg/rdma"
 )
 
-// TrimPod is a transform for an informer of pods: it keeps what the ledger, the release controller and the watchdog
-// read. Most pods of a cluster ask for no devices, and all of them together must fit into a small program's memory.
+// TrimPod is a transform for an informer of pods: it keeps what the ledger, the release controller and the watchdog read.
+// All that is left of the containers is one with the pod's effective requests for devices, so that these are worked out
+// once.
 func TrimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -23,10 +27,7 @@ func TrimPod(object any) (any, error) {
 			SchedulingGates: pod.Spec.SchedulingGates,
 			SchedulingGroup: pod.Spec.SchedulingGroup,
 			SchedulerName:   pod.Spec.SchedulerName,
-			Overhead:        pod.Spec.Overhead,
-			Resources:       pod.Spec.Resources,
-			InitContainers:  trimContainers(pod.Spec.InitContainers),
-			Containers:      trimContainers(pod.Spec.Containers),
+			Containers:      effective(pod),
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message},
 	}
@@ -73,16 +74,14 @@ func trimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, Labels: meta.Labels}
 }
 
-func trimContainers(containers []corev1.Container) []corev1.Container {
-	if containers == nil {
+// effective returns one container with all that the pod requests of extended resources.
+func effective(pod *corev1.Pod) []corev1.Container {
+	if !pools.HoldsDevices(pod) {
 		return nil
 	}
-	trimmed := make([]corev1.Container, len(containers))
-	for i, c := range containers {
-		trimmed[i] = corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy,
-			Resources: corev1.ResourceRequirements{Requests: c.Resources.Requests}}
-	}
-	return trimmed
+	requests := rdma.Requests(pod)
+	maps.DeleteFunc(requests, func(name corev1.ResourceName, _ resource.Quantity) bool { return !pools.IsExtendedResource(name) })
+	return []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests}}}
 }
 
 // trimStatuses keeps when each container ended, and of a failed pod that there was one at all: a pod without any was
