@@ -19,6 +19,9 @@ CHAOS_SEEDS ?= 1 2 3
 URL ?=
 CONFORMANCE_FLAGS ?=
 DOCKER_FLAGS ?=
+LEDGER_FLAGS ?=
+ADMISSION_FLAGS ?=
+SCHEDULER_FLAGS ?=
 
 ##@ Try it
 
@@ -131,6 +134,25 @@ node-e2e: build-node ## Put webhook, scheduler and release through the real node
 .PHONY: conformance
 conformance: ## Put the tenant-controller at URL through the contract's suite (CONFORMANCE_FLAGS=-help lists more)
 	@go run ./test/conformance/run -url "$(URL)" $(CONFORMANCE_FLAGS)
+
+##@ Measure
+
+.PHONY: bench-ledger
+bench-ledger: ## Measure the accounting of pools beside a scan (LEDGER_FLAGS=-help lists sizes)
+	@go run ./test/perf/ledger $(LEDGER_FLAGS)
+
+.PHONY: bench-admission
+bench-admission: ## Measure a review beside an empty webhook, a scan and an API read (ADMISSION_FLAGS=-help lists sizes)
+	@mkdir -p $(BIN)
+	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/controlplane ./internal/devcluster/controlplane
+	@go run ./test/perf/admission -bin $(BIN) $(ADMISSION_FLAGS)
+
+.PHONY: bench-scheduler
+bench-scheduler: ## Measure the scheduler with and without the plugin, in pairs (SCHEDULER_FLAGS=-help lists cases and sizes)
+	@mkdir -p $(BIN)
+	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/controlplane ./internal/devcluster/controlplane
+	go test -c -o $(BIN)/bench-scheduler.test ./test/perf/scheduler
+	@go run ./test/perf/scheduler/pairs -binary $(BIN)/bench-scheduler.test -controlplane $(BIN)/controlplane $(SCHEDULER_FLAGS)
 
 .PHONY: help
 help: ## Show this help
