@@ -79,6 +79,9 @@ func (s scanning) Choose(_ *pools.Config, d pools.Demand) (pools.Choice, error) 
 // KnowsAdmission implements admission.Ledger.
 func (s scanning) KnowsAdmission(string) bool { return false }
 
+// CancelReservation implements admission.Ledger: a scan keeps none.
+func (scanning) CancelReservation(string) {}
+
 // newHandler returns the product's handler over a ledger.
 func newHandler(ledger admission.Ledger, newID func() string) (ctrladmission.Handler, error) {
 	config := fixture.Config()
