@@ -80,7 +80,7 @@ func (s scanning) Choose(_ *pools.Config, d pools.Demand) (pools.Choice, error) 
 func (s scanning) KnowsAdmission(string) bool { return false }
 
 // CancelReservation implements admission.Ledger: a scan keeps none.
-func (scanning) CancelReservation(string) {}
+func (s scanning) CancelReservation(string) {}
 
 // newHandler returns the product's handler over a ledger.
 func newHandler(ledger admission.Ledger, newID func() string) (ctrladmission.Handler, error) {
