@@ -47,6 +47,7 @@ func (w *world) newPlugin(ctx context.Context, object runtime.Object, handle fwk
 		return nil, err
 	}
 	config := rest.CopyConfig(handle.KubeConfig())
+	config.ContentType = runtime.ContentTypeJSON // custom resources have no other
 	client, err := netclient.NewForConfig(config)
 	if err != nil {
 		return nil, err

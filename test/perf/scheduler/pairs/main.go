@@ -135,6 +135,8 @@ func (s settings) once(ctx context.Context, profile, name string, w workload, la
 	}
 	command := exec.CommandContext(ctx, binary, "-test.run=^$", "-test.bench=PerfScheduling", "-test.benchtime=1x", "-test.timeout=30m", "-data-items-dir="+scratch)
 	command.Dir = s.dir
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	command.WaitDelay = 10 * time.Second
 	command.Env = append(os.Environ(), "KUBE_CACHE_MUTATION_DETECTOR=false", "ARTIFACTS="+scratch, "TMPDIR="+scratch,
 		"PERF_CONTROLPLANE="+controlplane, "PERF_PROFILE="+profile, "PERF_CASE="+name, "PERF_GATES="+s.gates,
 		"PERF_NODES="+strconv.Itoa(w.nodes), "PERF_DEVICES="+strconv.Itoa(w.devices), "PERF_PLACED="+strconv.Itoa(w.placed),
