@@ -4,6 +4,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules --warn-undefined-variables
+# Static programs, as in the images. Only the race detector needs cgo.
+export CGO_ENABLED := 0
 
 BIN := bin
 KUBE_VERSION = $(shell go list -m -f '{{.Version}}' k8s.io/kubernetes)
@@ -62,9 +64,9 @@ build-node: build ## Build what a real node needs besides: its first process, it
 	go build -o $(BIN)/node ./internal/devnode/node
 	go build -o $(BIN)/node-e2e ./test/node
 	go build -o $(BIN)/node-init ./internal/devnode/init
-	CGO_ENABLED=0 go build -ldflags "-s -w" -o $(BIN)/workload ./internal/devnode/workload
+	go build -ldflags "-s -w" -o $(BIN)/workload ./internal/devnode/workload
 	go build -o $(BIN)/deviceplugin ./mock/deviceplugin
-	CGO_ENABLED=0 go build -modfile=hack/multus/go.mod -ldflags "-s -w" -o $(BIN)/multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus
+	go build -modfile=hack/multus/go.mod -ldflags "-s -w" -o $(BIN)/multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus
 
 .PHONY: run
 run: build ## Run tenant-webhook against the cluster of KUBECONFIG (certificates from CERT_DIR)
@@ -86,13 +88,13 @@ clean: ## Remove what was built
 
 .PHONY: test
 test: build ## Run all tests: unit (with the race detector), integration and end to end
-	go test -race ./pkg/... ./mock/...
+	CGO_ENABLED=1 go test -race ./pkg/... ./mock/...
 	go test ./cmd/... ./internal/... ./test/... -timeout 30m
 	for seed in $(CHAOS_SEEDS); do SEED=$$seed EVENTS=150 $(BIN)/chaos; done
 
 .PHONY: test-unit
 test-unit: ## Run the unit tests only
-	go test -race ./pkg/... ./mock/...
+	CGO_ENABLED=1 go test -race ./pkg/... ./mock/...
 
 .PHONY: verify
 verify: verify-format verify-tidy lint ## Everything that is checked without running it
