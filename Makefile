@@ -77,7 +77,7 @@ docker: ## Build the images with docker, podman or buildah, whichever works here
 	hack/docker-build.sh $(VERSION) $(DOCKER_FLAGS)
 
 .PHONY: docker-test
-docker-test: ## Build the images with buildah onto an empty base, and run each program from its image
+docker-test: build ## Build the images with buildah onto an empty base, and run each program from its image
 	hack/image-test.sh
 
 .PHONY: clean

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the images with docker, podman or buildah, whichever works here.
 #   hack/docker-build.sh VERSION             compiles in the builder image
-#   hack/docker-build.sh VERSION --prebuilt  compiles with the Go of this machine, onto an empty base: needs no registry
+#   hack/docker-build.sh VERSION --prebuilt  takes what make build has put into bin, onto an empty base: needs no registry
 # The environment variables ENGINE, BASE_IMAGE, BUILD_IMAGE, PLATFORM (os/arch) and TARGETS (webhook scheduler mock) choose
 # otherwise.
 set -euo pipefail
@@ -46,16 +46,11 @@ context=.
 if [[ -n $prebuilt ]]; then
   context=$(mktemp -d)
   trap 'rm -rf "$context"' EXIT
-  platform=${PLATFORM:-linux/$(go env GOARCH)}
-  export CGO_ENABLED=0 GOOS=${platform%/*} GOARCH=${platform#*/}
   for target in "${targets[@]}"; do
     case $target in
-      webhook) go build -trimpath -ldflags "-s -w -X main.version=$version" -o "$context/tenant-webhook" ./cmd/webhook ;;
-      mock) go build -trimpath -ldflags "-s -w" -o "$context/tenant-controller" ./mock ;;
-      scheduler)
-        kube=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
-        go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$kube" -o "$context/tenant-scheduler" ./cmd/scheduler
-        ;;
+      webhook) cp bin/tenant-webhook "$context/tenant-webhook" ;;
+      mock) cp bin/tenant-controller-mock "$context/tenant-controller" ;;
+      scheduler) cp bin/tenant-scheduler "$context/tenant-scheduler" ;;
       *)
         echo "docker-build: TARGETS: '$target' is none of webhook, scheduler and mock" >&2
         exit 2
