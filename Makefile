@@ -13,6 +13,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0
 # What k8s.io/kubernetes and kubectl call themselves; the API server refuses to start without a version.
 KUBE_LDFLAGS = -s -w -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k8s.io/component-base/version.gitMajor=1 \
   -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION))) -X k8s.io/client-go/pkg/version.gitVersion=$(KUBE_VERSION)
+PREVIOUS_VERSION = $(shell go -C hack/previous list -m -f '{{.Version}}' k8s.io/kubernetes)
+PREVIOUS_LDFLAGS = -X k8s.io/component-base/version.gitVersion=$(PREVIOUS_VERSION) -X k8s.io/component-base/version.gitMajor=1 \
+  -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(PREVIOUS_VERSION)))
 TOOL := go tool -modfile=hack/tools/go.mod
 FUZZTIME ?= 30s
 SEED ?=
@@ -132,6 +135,11 @@ chaos: build ## Break everything for EVENTS events (300) and check that networks
 .PHONY: node-e2e
 node-e2e: build-node ## Put webhook, scheduler and release through the real node's kubelet, runtime and Multus (Linux, root)
 	@$(BIN)/node-e2e
+
+.PHONY: skew
+skew: build ## Run the end-to-end tests against the API server of the Kubernetes release before (compiles that one)
+	go -C hack/previous build -ldflags "-s -w $(PREVIOUS_LDFLAGS)" -o $(abspath $(BIN))/kube-apiserver-previous .
+	go test ./test/e2e -count=1 -timeout 30m -args -api-server $(abspath $(BIN))/kube-apiserver-previous
 
 .PHONY: conformance
 conformance: ## Put the tenant-controller at URL through the contract's suite (CONFORMANCE_FLAGS=-help lists more)

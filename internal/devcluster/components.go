@@ -120,6 +120,9 @@ func (c *Cluster) apiServer() component {
 		)
 	}
 	server := c.controlplane(APIServer, c.server+"/readyz", append(args, c.config.APIServerArgs...)...)
+	if c.config.APIServerBinary != "" {
+		server.path, server.args = c.config.APIServerBinary, server.args[1:] // without the subcommand
+	}
 	server.afterRestart = c.resyncKwok
 	return server
 }

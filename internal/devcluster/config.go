@@ -93,6 +93,8 @@ type Config struct {
 	// AuditLog makes the API server write AuditLogPath: JSON lines, requests and responses in full for pods,
 	// pods/binding and pods/status, metadata for everything else.
 	AuditLog bool
+	// APIServerBinary is another kube-apiserver than that of controlplane, such as one of an earlier release. Default: none.
+	APIServerBinary string
 	// APIServerArgs and ControllerManagerArgs are appended to the command lines of kube-apiserver and
 	// kube-controller-manager.
 	APIServerArgs, ControllerManagerArgs []string

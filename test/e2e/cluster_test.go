@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -56,6 +57,9 @@ type world struct {
 	id     string
 }
 
+// otherAPIServer is set by make skew.
+var otherAPIServer = flag.String("api-server", "", "path of a kube-apiserver to test with instead of the one of this release")
+
 // newWorld starts a cluster that ends with the test.
 func newWorld(t *testing.T, config devcluster.Config) *world {
 	t.Helper()
@@ -63,6 +67,7 @@ func newWorld(t *testing.T, config devcluster.Config) *world {
 	config.BinDir = "../../bin"
 	config.Manifests = tenantwebhook.Manifests
 	config.Log = os.Stderr
+	config.APIServerBinary = *otherAPIServer
 	cluster, err := devcluster.Start(t.Context(), config)
 	require.NoError(t, err)
 	w := &world{Cluster: cluster, t: t}
