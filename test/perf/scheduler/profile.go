@@ -1,3 +1,5 @@
+// Package scheduler runs Kubernetes' own scheduler_perf suite with the configuration that is shipped, or with the same
+// profile without our plugin. The settings come from the environment; the program in pairs sets them.
 package scheduler
 
 import (
