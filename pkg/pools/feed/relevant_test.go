@@ -30,8 +30,10 @@ func podInformer(t *testing.T, source *fcache.FakeControllerSource) cache.Shared
 // podLists lists pods as the API server does; the fake returns a list of anything.
 func podLists(source *fcache.FakeControllerSource) cache.ListerWatcher {
 	return &cache.ListWatch{
-		WatchFunc: source.Watch,
-		ListFunc: func(options metav1.ListOptions) (runtime.Object, error) {
+		WatchFuncWithContext: func(_ context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return source.Watch(options)
+		},
+		ListWithContextFunc: func(_ context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			all, err := source.List(options)
 			if err != nil {
 				return nil, err
@@ -139,12 +141,12 @@ func TestAnInformerOfOtherObjectsShowsAll(t *testing.T) {
 }
 
 func TestAListThatFailsIsHandedOn(t *testing.T) {
-	source := relevantPods(cache.ToListerWatcherWithContext(&cache.ListWatch{
+	source := cache.ToListerWatcherWithContext(relevantPods(&cache.ListWatch{
 		ListWithContextFunc:  func(context.Context, metav1.ListOptions) (runtime.Object, error) { return nil, errBroken },
 		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return nil, errBroken },
 	}))
-	_, err := source.List(metav1.ListOptions{})
+	_, err := source.ListWithContext(t.Context(), metav1.ListOptions{})
 	require.ErrorIs(t, err, errBroken)
-	_, err = source.Watch(metav1.ListOptions{})
+	_, err = source.WatchWithContext(t.Context(), metav1.ListOptions{})
 	require.ErrorIs(t, err, errBroken)
 }

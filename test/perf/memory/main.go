@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 	"runtime"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,5 +121,5 @@ func peakRSS() string {
 	if _, err := fmt.Sscan(string(found[1]), &kib); err != nil {
 		return "unknown"
 	}
-	return fmt.Sprint(kib / 1024)
+	return strconv.Itoa(kib / 1024)
 }

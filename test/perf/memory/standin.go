@@ -103,7 +103,7 @@ func (s *apiServer) pod(i int) runtime.Object {
 
 // managed is a managedFields entry of about so many bytes.
 func managed(size int) []metav1.ManagedFieldsEntry {
-	fields, _ := json.Marshal(map[string]string{"f:x": strings.Repeat("f", size)}) // strings always encode
+	fields := `{"f:x": "` + strings.Repeat("f", size) + `"}`
 	return []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: fields}}}
+		FieldsV1: metav1.NewFieldsV1(fields)}}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -20,7 +21,7 @@ import (
 // settings are the flags.
 type settings struct {
 	binary, controlplane, dir string
-	cases, latencies, errors  string
+	cases, latencies, failing string
 	pairs, divide             int
 	gates                     string
 	verbose                   bool
@@ -33,7 +34,7 @@ func main() {
 	flag.StringVar(&s.dir, "dir", "test/perf/scheduler", "directory of the benchmark's package")
 	flag.StringVar(&s.cases, "cases", "free-500,half-full-5000,nearly-full-5000", "cases, separated by commas")
 	flag.StringVar(&s.latencies, "latencies", "0", "latencies of the tenant-controller in milliseconds, separated by commas")
-	flag.StringVar(&s.errors, "errors", "0", "failing calls of the tenant-controller in a hundred, separated by commas")
+	flag.StringVar(&s.failing, "errors", "0", "failing calls of the tenant-controller in a hundred, separated by commas")
 	flag.IntVar(&s.pairs, "pairs", 5, "number of pairs a case")
 	flag.IntVar(&s.divide, "divide", 1, "divide all sizes by this")
 	flag.StringVar(&s.gates, "gates", "NominatedNodeNameForExpectation: false", "feature gates of both, as name: bool, separated by commas; the default is what is shipped")
@@ -65,7 +66,7 @@ func (s settings) run(ctx context.Context) error {
 		}
 		w = workload{w.nodes / s.divide, w.devices, w.placed / s.divide, w.pods / s.divide}
 		for latency := range strings.SplitSeq(s.latencies, ",") {
-			for errorsInHundred := range strings.SplitSeq(s.errors, ",") {
+			for errorsInHundred := range strings.SplitSeq(s.failing, ",") {
 				if err := s.runCase(ctx, name, w, latency, errorsInHundred); err != nil {
 					return fmt.Errorf("case %s, latency %s ms, %s %% errors: %w", name, latency, errorsInHundred, err)
 				}
@@ -114,6 +115,8 @@ func median(values []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
+var errNoFigures = errors.New("the run ended without them")
+
 var (
 	throughputOf = regexp.MustCompile(`([0-9.e+]+) SchedulingThroughput/Average`)
 	writesOf     = regexp.MustCompile(`writes: bindings=([0-9]+) patches=([0-9]+)`)
@@ -147,7 +150,7 @@ func (s settings) once(ctx context.Context, profile, name string, w workload, la
 	}
 	found, writes := throughputOf.FindSubmatch(output), writesOf.FindSubmatch(output)
 	if found == nil || writes == nil {
-		return measured{}, fmt.Errorf("profile %s: no figures in the output (%v):\n%s", profile, err, tail(output))
+		return measured{}, fmt.Errorf("profile %s: no figures in the output: %w\n%s", profile, cmp.Or(err, errNoFigures), tail(output))
 	}
 	var m measured
 	for _, field := range []struct {
