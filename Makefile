@@ -4,8 +4,6 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules --warn-undefined-variables
-# Static programs, as in the images. Only the race detector needs cgo.
-export CGO_ENABLED := 0
 
 BIN := bin
 KUBE_VERSION = $(shell go list -m -f '{{.Version}}' k8s.io/kubernetes)
@@ -50,15 +48,15 @@ node-clean: ## Remove what a killed make node or make node-e2e left
 ##@ Build
 
 .PHONY: build
-build: ## Build all programs into bin/ (the first time takes about ten minutes: it compiles Kubernetes)
+build: ## Build all programs into bin/, what is shipped as static ones (the first time takes about ten minutes: it compiles Kubernetes)
 	@echo "building tenant-webhook, tenant-scheduler, the mock and the development cluster"
 	@mkdir -p $(BIN)
-	go build -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/tenant-webhook ./cmd/webhook
-	go build -o $(BIN)/tenant-controller-mock ./mock
+	CGO_ENABLED=0 go build -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/tenant-webhook ./cmd/webhook
+	CGO_ENABLED=0 go build -o $(BIN)/tenant-controller-mock ./mock
 	go build -o $(BIN)/cluster ./internal/devcluster/cluster
 	go build -o $(BIN)/demo ./test/demo
 	go build -o $(BIN)/chaos ./test/chaos
-	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/tenant-scheduler ./cmd/scheduler
+	CGO_ENABLED=0 go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/tenant-scheduler ./cmd/scheduler
 	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/controlplane ./internal/devcluster/controlplane
 
 .PHONY: build-node
@@ -67,9 +65,9 @@ build-node: build ## Build what a real node needs besides: its first process, it
 	go build -o $(BIN)/node ./internal/devnode/node
 	go build -o $(BIN)/node-e2e ./test/node
 	go build -o $(BIN)/node-init ./internal/devnode/init
-	go build -ldflags "-s -w" -o $(BIN)/workload ./internal/devnode/workload
+	CGO_ENABLED=0 go build -ldflags "-s -w" -o $(BIN)/workload ./internal/devnode/workload
 	go build -o $(BIN)/deviceplugin ./mock/deviceplugin
-	go build -modfile=hack/multus/go.mod -ldflags "-s -w" -o $(BIN)/multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus
+	CGO_ENABLED=0 go build -modfile=hack/multus/go.mod -ldflags "-s -w" -o $(BIN)/multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus
 
 .PHONY: run
 run: build ## Run tenant-webhook against the cluster of KUBECONFIG (certificates from CERT_DIR)
@@ -91,13 +89,13 @@ clean: ## Remove what was built
 
 .PHONY: test
 test: build ## Run all tests: unit (with the race detector), integration and end to end
-	CGO_ENABLED=1 go test -race ./pkg/... ./mock/...
+	go test -race ./pkg/... ./mock/...
 	go test ./cmd/... ./internal/... ./test/... -timeout 30m
 	for seed in $(CHAOS_SEEDS); do SEED=$$seed EVENTS=150 $(BIN)/chaos; done
 
 .PHONY: test-unit
 test-unit: ## Run the unit tests only
-	CGO_ENABLED=1 go test -race ./pkg/... ./mock/...
+	go test -race ./pkg/... ./mock/...
 
 .PHONY: verify
 verify: verify-format verify-tidy lint ## Everything that is checked without running it
