@@ -301,7 +301,7 @@ func TestTheKeeperSaysWhatItCannotDo(t *testing.T) {
 	t.Run("there is no Secret", func(t *testing.T) {
 		s := newStage(t, true, configuration(nil))
 		_, err := s.keeper.Reconcile(t.Context(), reconcile.Request{})
-		require.ErrorContains(t, err, "Secret webhook-system/tenant-webhook-certs does not exist")
+		require.ErrorContains(t, err, "no Secret webhook-system/tenant-webhook-certs; create it empty")
 	})
 	t.Run("a write fails", func(t *testing.T) {
 		s := newStage(t, true, secretWith(nil), configuration(nil))
