@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ func (w *world) cutOff(node string) (reconnect func()) {
 	w.patch("node", node, `{"metadata":{"annotations":{"devcluster/not-ready":"true"}}}`)
 	w.nodeReady(node, false)
 	require.NoError(w.t, w.Signal(devcluster.Kwok, syscall.SIGSTOP))
+	w.t.Cleanup(func() { _ = w.Signal(devcluster.Kwok, syscall.SIGCONT) }) // whatever becomes of the test
 	return func() {
 		require.NoError(w.t, w.Signal(devcluster.Kwok, syscall.SIGCONT))
 		w.patch("node", node, `{"metadata":{"annotations":{"devcluster/not-ready":null}}}`)
@@ -47,6 +49,20 @@ func (w *world) patch(kind, name, patch string, subresources ...string) {
 		_, err = w.client.CoreV1().Namespaces().Patch(w.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
 	}
 	require.NoError(w.t, err)
+}
+
+// optedIn waits until the API server knows of a namespace's label: for a moment after it was written, pods still go past
+// the webhook. A count of 0 is refused by the webhook and by nobody else.
+func (w *world) optedIn(namespace string) {
+	w.t.Helper()
+	probe := w.parse(`{apiVersion: v1, kind: Pod, metadata: {name: probe, annotations: {rdma.vf: "0"}}, spec: {containers: [{name: app, image: app}]}}`)
+	w.eventually("the webhook is asked about "+namespace, func(ctx context.Context) error {
+		_, err := w.client.CoreV1().Pods(namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil && strings.Contains(err.Error(), rdma.VFAnnotation) {
+			return nil
+		}
+		return fmt.Errorf("a count of 0 is answered by %v", err) //nolint:errorlint // it may be nil
+	})
 }
 
 // allocated waits until the tenant-controller has exactly that many allocations, each with its networks made.
@@ -193,6 +209,7 @@ func TestEveryWayAPodEnds(t *testing.T) {
 		w.gone("p")
 		w.nothingLeft()
 		w.patch("namespace", tenantA, `{"metadata":{"labels":{"rdma-type":"vpc"}}}`)
+		w.optedIn(tenantA)
 	})
 	t.Run("node cut off with the pod running: nothing is released until the node is back", func(t *testing.T) {
 		w := w.in(t)
@@ -234,6 +251,7 @@ func TestEveryWayAPodEnds(t *testing.T) {
 		_, err := w.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "short-lived",
 			Labels: map[string]string{rdma.NamespaceLabel: rdma.NamespaceLabelValue}}}, metav1.CreateOptions{})
 		require.NoError(t, err)
+		w.optedIn("short-lived")
 		w.eventually("pods run there", func(ctx context.Context) error {
 			_, err := w.client.CoreV1().Pods("short-lived").Create(ctx, w.parse(plain), metav1.CreateOptions{})
 			return err
