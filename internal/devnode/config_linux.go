@@ -19,7 +19,7 @@ const (
 // Image is what pods on the node run: see the program workload. There is no registry, and so no other.
 const Image = "devnode/workload:1"
 
-// user is whom Multus is to the API server.
+// multusUser is whom Multus is to the API server.
 const multusUser = "system:serviceaccount:kube-system:multus"
 
 // Config says what node to add.
