@@ -1,72 +1,88 @@
 package plugin
 
 import (
-	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/lru"
+
+	"tenant.network/tenant-webhook/pkg/pools"
+	"tenant.network/tenant-webhook/pkg/rdma"
 )
 
-// candidates finds the nodes that have the devices a pod needs, so that the framework runs all its filters on those
-// alone. It reads a node again only when the node has changed: a NodeInfo's generation is never used twice in a process,
-// so an entry that was read at a node's present generation says what the node says now, whatever stood at its place in
-// the list before. docs/decisions/0007-candidate-set.md has the reasons and figures.
+const (
+	// minCandidateNodes is the smallest cluster in which candidates are named. The framework looks at all nodes of a
+	// smaller one anyway, which takes no time, and a node that was looked at says in the pod's condition what it lacks.
+	minCandidateNodes = 100
+	// sampleSize is how many candidates are enough: as many feasible nodes as kube-scheduler looks for at the least
+	// (k8s.io/kubernetes v1.37.2, pkg/scheduler/schedule_one.go, minFeasibleNodesToFind).
+	sampleSize = 100
+	// maxPoolColumns bounds what pods that name ever new pools make the index remember.
+	maxPoolColumns = 64
+	// maxMissed bounds how many pods are remembered for which no candidate was good. One that is forgotten costs an attempt.
+	maxMissed = 10_000
+)
+
+// candidates finds nodes on which a pod will probably fit, so that the framework runs its filters and scores on those
+// alone. If none of them passes, PostFilter keeps the framework from preempting for it, and the pod's next attempt looks
+// at all nodes. docs/decisions/0010-sampled-candidates.md has the reasons and figures.
 //
 // It is used in scheduling cycles only, which run one after another, and therefore has no lock.
 type candidates struct {
 	columns map[corev1.ResourceName][]entry
-	// fitting is scratch space: the places of the nodes found for the present pod.
-	fitting []int
-	// limitIs is candidateLimit of limitFor nodes.
-	limitFor, limitIs int
+	// next is where in the list of nodes the next look begins, so that all nodes get their turn.
+	next int
+	// missed holds the UIDs of the pods that fitted on none of their candidates.
+	missed *lru.Cache
 }
 
-// entry is what one node has of one pool.
+// entry is what one node has free of one pool. It is read again only when the node has changed: a NodeInfo's generation
+// is never used twice in a process, so an entry that was read at a node's present generation says what the node says
+// now, whatever stood at its place in the list before.
 type entry struct {
 	// generation of the NodeInfo that the entry was read from; 0 means never.
-	generation        int64
-	allocatable, free int64
-	// lowest is the lowest priority among the pods that hold devices of the pool here, noHolder if there is none.
-	lowest int32
+	generation int64
+	free       int64
 }
 
-// noHolder is no lower than any pod's priority.
-const noHolder = math.MaxInt32
+func newCandidates() *candidates {
+	return &candidates{columns: map[corev1.ResourceName][]entry{}, missed: lru.New(maxMissed)}
+}
 
-// maxPoolColumns bounds what pods that name ever new pools make the index remember.
-const maxPoolColumns = 64
-
-// find returns the nodes of the snapshot that have room for all needs, or nil where all nodes are to be looked at:
-// no node has room (preemption may help, and the pod's condition tells what each lacks), more than limit nodes have, or
-// preempting a pod on a node without room could make some. Nodes that are left out are not considered for preemption.
-func (c *candidates) find(pod *corev1.Pod, needs []need, nodes []fwk.NodeInfo, limit int) sets.Set[string] {
+// find returns the names of nodes that have room for all needs and pass probably, or nil if there is none. With most it
+// stops after so many nodes; without, which is 0, it returns all there are, or nil where they are too many to be a help.
+func (c *candidates) find(needs []need, nodes []fwk.NodeInfo, most int, probably func(fwk.NodeInfo) bool) sets.Set[string] {
 	columns := make([][]entry, len(needs))
 	for i, n := range needs {
 		columns[i] = c.column(n.pool, len(nodes))
 	}
-	priority := preemptionPriority(pod)
-	c.fitting = c.fitting[:0]
-	for i, node := range nodes {
-		switch roomOn(node, i, needs, columns, priority) {
-		case roomNow:
-			if len(c.fitting) == limit {
+	limit := most
+	if most == 0 {
+		// The framework looks for a share of the set, and a set of more than this is slower than none: see the decision.
+		limit = len(nodes) / 3
+	}
+	names := make(sets.Set[string], min(limit, sampleSize))
+	place := c.next % len(nodes)
+	for range nodes {
+		node := nodes[place]
+		if roomOn(node, place, needs, columns) && probably(node) {
+			if most == 0 && len(names) == limit {
 				return nil
 			}
-			c.fitting = append(c.fitting, i)
-		case roomByPreemption:
-			return nil
-		case noRoom:
+			names.Insert(node.Node().Name)
+		}
+		if place++; place == len(nodes) {
+			place = 0
+		}
+		if most > 0 && len(names) == most {
+			break
 		}
 	}
-	if len(c.fitting) == 0 {
+	c.next = place
+	if len(names) == 0 {
 		return nil
-	}
-	names := make(sets.Set[string], len(c.fitting))
-	for _, i := range c.fitting {
-		names.Insert(nodes[i].Node().Name)
 	}
 	return names
 }
@@ -86,110 +102,97 @@ func (c *candidates) column(pool corev1.ResourceName, size int) []entry {
 	return column
 }
 
-type room int
-
-const (
-	noRoom room = iota
-	roomNow
-	roomByPreemption
-)
-
-// roomOn brings the entries of one node up to date and weighs them. Its comparison with need is Filter's.
-func roomOn(node fwk.NodeInfo, place int, needs []need, columns [][]entry, priority int32) room {
+// roomOn brings the entries of one node up to date as far as they are looked at. Its comparison with need is Filter's.
+func roomOn(node fwk.NodeInfo, place int, needs []need, columns [][]entry) bool {
 	generation := node.GetGeneration()
-	result := roomNow
 	for i, n := range needs {
 		e := &columns[i][place]
 		if e.generation != generation {
-			e.read(node, n.pool, generation)
+			*e = entry{generation: generation, free: node.GetAllocatable().GetScalarResources()[n.pool] - node.GetRequested().GetScalarResources()[n.pool]}
 		}
-		switch {
-		case e.free >= n.count:
-		case e.allocatable >= n.count && e.lowest < priority:
-			result = roomByPreemption
-		default:
-			return noRoom
+		if e.free < n.count {
+			return false
 		}
 	}
-	return result
+	return true
 }
 
-func (e *entry) read(node fwk.NodeInfo, pool corev1.ResourceName, generation int64) {
-	e.generation = generation
-	e.allocatable = node.GetAllocatable().GetScalarResources()[pool]
-	requested := node.GetRequested().GetScalarResources()[pool]
-	e.free, e.lowest = e.allocatable-requested, noHolder
-	if requested == 0 {
-		return
-	}
-	for _, holder := range node.GetPods() {
-		if holder.CalculateResource().Resource.GetScalarResources()[pool] > 0 {
-			e.lowest = min(e.lowest, corev1helpers.PodPriority(holder.GetPod()))
-		}
-	}
-}
-
-// preemptionPriority returns the priority below which the pod may preempt others.
-func preemptionPriority(pod *corev1.Pod) int32 {
-	if policy := pod.Spec.PreemptionPolicy; policy != nil && *policy == corev1.PreemptNever {
-		return math.MinInt32
-	}
-	return corev1helpers.PodPriority(pod)
-}
-
-// minCandidateNodes is the smallest cluster in which a set is handed on. The framework looks at all nodes of a smaller
-// one anyway, which takes no time, and a node that was looked at says in the pod's condition what it lacks.
-const minCandidateNodes = 100
-
-// nodesFor returns the nodes with room for the pod, or nil if the framework is to look at all.
-func (p *TenantNetwork) nodesFor(state fwk.CycleState, pod *corev1.Pod, needs []need, nodes []fwk.NodeInfo) *fwk.PreFilterResult {
+// nodesFor returns nodes with room for the pod, or nil if the framework is to look at all.
+func (p *TenantNetwork) nodesFor(state fwk.CycleState, pod *corev1.Pod, c *cycle, nodes []fwk.NodeInfo) *fwk.PreFilterResult {
 	// In the cycle of a pod group the framework changes nodes of its snapshot without giving them a new generation.
-	if len(nodes) < minCandidateNodes || state.IsPodGroupSchedulingCycle() {
+	if len(nodes) < minCandidateNodes || state.IsPodGroupSchedulingCycle() || !p.mayNarrow() {
 		return nil
 	}
-	if slices.ContainsFunc(needs, func(n need) bool { return p.servedByDRA(n.pool) }) {
+	if _, missed := p.candidates.missed.Get(pod.UID); missed {
 		return nil
 	}
-	names := p.candidates.find(pod, needs, nodes, p.candidates.limit(len(nodes)))
+	if slices.ContainsFunc(c.needs, func(n need) bool { return p.servedByDRA(n.pool) }) {
+		return nil
+	}
+	most := sampleSize
+	if tiedToFewNodes(&pod.Spec) {
+		most = 0
+	}
+	names := p.candidates.find(c.needs, nodes, most, probablyFits(pod, c.needs))
 	if names == nil {
 		return nil
 	}
+	c.narrowedTo = len(names)
 	return &fwk.PreFilterResult{NodeNames: names}
 }
 
-// limit returns the size of the largest set that is worth handing on in a cluster of so many nodes.
-func (c *candidates) limit(nodes int) int {
-	if c.limitFor != nodes {
-		c.limitFor, c.limitIs = nodes, candidateLimit(nodes)
+// tiedToFewNodes reports whether a sample of the nodes with room is likely to hold none that is good for the pod, for a
+// reason that probablyFits does not see.
+func tiedToFewNodes(spec *corev1.PodSpec) bool {
+	if affinity := spec.Affinity; affinity != nil && affinity.PodAffinity != nil && len(affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+		return true
 	}
-	return c.limitIs
+	return len(spec.ResourceClaims) > 0 ||
+		slices.ContainsFunc(spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool { return c.WhenUnsatisfiable == corev1.DoNotSchedule }) ||
+		slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
 }
 
-// candidateLimit weighs what the framework does with a set against what it does without one. Given a set it looks for
-// a share of the set, which can be more nodes than it looks for in the whole cluster, and the set itself takes time;
-// without one it also rejects, on its way, the nodes that have no room. Costs are in units of one node that passes all
-// filters and is scored.
-func candidateLimit(nodes int) int {
-	const rejection, membership = 0.3, 0.05
-	wanted := float64(nodesLookedFor(nodes))
-	for size := nodes; size > 0; size-- {
-		looked := min(float64(nodes), wanted*float64(nodes)/float64(size))
-		passed := min(wanted, float64(size))
-		without := passed + rejection*(looked-passed)
-		with := min(float64(nodesLookedFor(size)), float64(size)) + membership*float64(size)
-		if with < without {
-			return size
+// probablyFits returns a check of what most often keeps a pod from a node that has the devices: selector, affinity,
+// taints, and other resources that are used up. It decides nothing; the framework's filters do.
+func probablyFits(pod *corev1.Pod, needs []need) func(fwk.NodeInfo) bool {
+	isOpen := pools.NodeMatcher(pod)
+	wants := othersOf(pod, needs)
+	return func(info fwk.NodeInfo) bool {
+		node := info.Node()
+		return !node.Spec.Unschedulable && isOpen(node) && len(info.GetPods()) < info.GetAllocatable().GetAllowedPodNumber() && wants.leftOn(info)
+	}
+}
+
+// others is what a pod requests besides the devices, in the units of NodeInfo.
+type others struct {
+	milliCPU, memory, ephemeralStorage int64
+	scalars                            []need
+}
+
+func othersOf(pod *corev1.Pod, needs []need) others {
+	var o others
+	for name, quantity := range rdma.Requests(pod) {
+		switch name {
+		case corev1.ResourceCPU:
+			o.milliCPU = quantity.MilliValue()
+		case corev1.ResourceMemory:
+			o.memory = quantity.Value()
+		case corev1.ResourceEphemeralStorage:
+			o.ephemeralStorage = quantity.Value()
+		default:
+			if !slices.ContainsFunc(needs, func(n need) bool { return n.pool == name }) {
+				o.scalars = append(o.scalars, need{pool: name, count: quantity.Value()})
+			}
 		}
 	}
-	return 0
+	return o
 }
 
-// nodesLookedFor is how many feasible nodes kube-scheduler looks for among so many unless its configuration says
-// otherwise (k8s.io/kubernetes v1.37.2, pkg/scheduler/schedule_one.go, numFeasibleNodesToFind).
-func nodesLookedFor(nodes int) int {
-	const least = 100
-	if nodes < least {
-		return nodes
-	}
-	return max(least, nodes*max(50-nodes/125, 5)/100)
+func (o others) leftOn(info fwk.NodeInfo) bool {
+	allocatable, requested := info.GetAllocatable(), info.GetRequested()
+	return o.milliCPU <= allocatable.GetMilliCPU()-requested.GetMilliCPU() && o.memory <= allocatable.GetMemory()-requested.GetMemory() &&
+		o.ephemeralStorage <= allocatable.GetEphemeralStorage()-requested.GetEphemeralStorage() &&
+		!slices.ContainsFunc(o.scalars, func(n need) bool {
+			return n.count > allocatable.GetScalarResources()[n.pool]-requested.GetScalarResources()[n.pool]
+		})
 }

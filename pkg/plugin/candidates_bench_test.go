@@ -40,6 +40,7 @@ func without(profile config.KubeSchedulerProfile) config.KubeSchedulerProfile {
 	}
 	drop(&profile.Plugins.MultiPoint)
 	drop(&profile.Plugins.Filter)
+	drop(&profile.Plugins.PostFilter)
 	profile.Plugins.Bind = config.PluginSet{Enabled: []config.Plugin{{Name: pluginnames.DefaultBinder}}}
 	profile.PluginConfig = slices.DeleteFunc(profile.PluginConfig, func(c config.PluginConfig) bool { return c.Name == Name })
 	return profile
@@ -137,8 +138,8 @@ func BenchmarkCandidates(b *testing.B) {
 		require.NoError(b, a.sched.Cache.UpdateSnapshot(klog.Logger{}, a.snapshot))
 		nodes, err := a.snapshot.NodeInfos().List()
 		require.NoError(b, err)
-		pod := vfPod("p", 1)
 		needs := newCycle(rdma.Assignment{{Type: rdma.VF, Pool: vfPool, Count: 1}}).needs
+		probably := probablyFits(vfPod("p", 1), needs)
 		changed, ok := nodes[c.nodes/2].(*framework.NodeInfo)
 		require.True(b, ok)
 		look := func(index *candidates, read bool) func(*testing.B) {
@@ -149,12 +150,12 @@ func BenchmarkCandidates(b *testing.B) {
 					if read {
 						clear(index.columns)
 					}
-					index.find(pod, needs, nodes, index.limit(len(nodes)))
+					index.find(needs, nodes, sampleSize, probably)
 				}
 			}
 		}
 		name := fmt.Sprintf("nodes=%d/taken=%d", c.nodes, c.taken)
-		b.Run(name+"/index", look(&candidates{columns: map[corev1.ResourceName][]entry{}}, false))
-		b.Run(name+"/scan", look(&candidates{columns: map[corev1.ResourceName][]entry{}}, true))
+		b.Run(name+"/index", look(newCandidates(), false))
+		b.Run(name+"/scan", look(newCandidates(), true))
 	}
 }

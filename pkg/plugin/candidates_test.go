@@ -2,17 +2,21 @@ package plugin
 
 import (
 	"fmt"
-	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	tf "k8s.io/kubernetes/pkg/scheduler/testing/framework"
 	"pgregory.net/rapid"
 
 	"tenant.network/tenant-webhook/pkg/rdma"
@@ -76,16 +80,12 @@ func (l *nodeList) reverse(*rapid.T) {
 	slices.Reverse(l.nodes)
 }
 
-// drawPod makes a pod of any priority that wants VFs, PFs, both or, where it is already placed, neither.
+// drawPod makes a pod that wants VFs, PFs or both.
 func (l *nodeList) drawPod(t *rapid.T, change ...func(*corev1.Pod)) *corev1.Pod {
 	assignment := rapid.SampledFrom([]rdma.Assignment{
 		{{Type: rdma.VF, Pool: vfPool, Count: 1}}, {{Type: rdma.VF, Pool: vfPool, Count: 2}}, {{Type: rdma.PF, Pool: pfPool, Count: 1}},
 		{{Type: rdma.VF, Pool: vfPool, Count: 1}, {Type: rdma.PF, Pool: pfPool, Count: 1}},
 	}).Draw(t, "assignment")
-	change = append(change, withPriority(rapid.Int32Range(-1, 2).Draw(t, "priority")))
-	if policy := rapid.SampledFrom([]corev1.PreemptionPolicy{"", corev1.PreemptNever, corev1.PreemptLowerPriority}).Draw(t, "policy"); policy != "" {
-		change = append(change, func(p *corev1.Pod) { p.Spec.PreemptionPolicy = &policy })
-	}
 	return injected(plainPod(teamA, fmt.Sprint("pod-", l.next())), assignment, change...)
 }
 
@@ -97,27 +97,12 @@ func mustPodInfo(pod *corev1.Pod) *framework.PodInfo {
 	return info
 }
 
-// fitsIfPreempted reports whether the pod would fit if all pods that it may preempt were gone.
-func fitsIfPreempted(t require.TestingT, f *TenantNetwork, c *cycle, pod *corev1.Pod, node fwk.NodeInfo) bool {
-	if pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
-		return false
-	}
-	emptied := node.Snapshot()
-	for _, other := range node.GetPods() {
-		if corev1helpers.PodPriority(other.GetPod()) < corev1helpers.PodPriority(pod) {
-			require.NoError(t, emptied.RemovePod(klog.Logger{}, other.GetPod()))
-		}
-	}
-	reasons, _ := f.shortages(c, emptied)
-	return len(reasons) == 0
-}
-
-// TestCandidatesLeaveOutNoNodeThatCouldHoldThePod compares the index, kept through any changes, with Filter on every node.
-func TestCandidatesLeaveOutNoNodeThatCouldHoldThePod(t *testing.T) {
+// TestCandidatesAreNodesWithRoom compares the index, kept through any changes, with Filter on every node.
+func TestCandidatesAreNodesWithRoom(t *testing.T) {
 	f := newFixture(t, setup{}).TenantNetwork
-	handedOn, withheld := 0, 0
+	named, withheld := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		index := candidates{columns: map[corev1.ResourceName][]entry{}}
+		index := newCandidates()
 		list := &nodeList{}
 		for range rapid.IntRange(1, 12).Draw(t, "nodes") {
 			list.addNode(t)
@@ -127,37 +112,43 @@ func TestCandidatesLeaveOutNoNodeThatCouldHoldThePod(t *testing.T) {
 			assignment, ours := rdma.Ours(pod)
 			require.True(t, ours)
 			c := newCycle(assignment)
-			limit := rapid.SampledFrom([]int{1, 3, 100}).Draw(t, "limit")
-			names := index.find(pod, c.needs, list.nodes, limit)
-			fitting, preemptable := 0, false
+			// Some nodes do not pass for another reason.
+			closed := rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "closed")
+			open := func(node fwk.NodeInfo) bool { return closed == "" || !strings.HasSuffix(node.Node().Name, closed) }
+			var want []string
 			for _, node := range list.nodes {
-				reasons, _ := f.shortages(c, node)
-				fits := len(reasons) == 0
-				if fits {
-					fitting++
-				} else if fitsIfPreempted(t, f, c, pod, node) {
-					preemptable = true
-				}
-				if names != nil {
-					require.Equal(t, fits, names.Has(node.Node().Name), "node %s", node)
+				if reasons, _ := f.shortages(c, node); len(reasons) == 0 && open(node) {
+					want = append(want, node.Node().Name)
 				}
 			}
-			if names == nil {
+			if most := rapid.IntRange(0, 4).Draw(t, "most"); most > 0 {
+				checkSample(t, index, c.needs, list.nodes, most, open, want)
+			} else if names := index.find(c.needs, list.nodes, 0, open); len(want) == 0 || len(want) > len(list.nodes)/3 {
+				require.Nil(t, names)
 				withheld++
-				return
+			} else {
+				require.ElementsMatch(t, want, names.UnsortedList())
+				named++
 			}
-			handedOn++
-			require.False(t, preemptable, "a node that is left out is out of preemption too")
-			require.Positive(t, fitting, "an empty set would end the attempt")
-			require.LessOrEqual(t, fitting, limit)
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"": check, "add node": list.addNode, "remove node": list.removeNode, "replace node": list.replaceNode,
 			"change node": list.changeNode, "add pod": list.addPod, "remove pod": list.removePod, "reverse": list.reverse,
 		})
 	})
-	require.Positive(t, handedOn)
+	require.Positive(t, named)
 	require.Positive(t, withheld)
+}
+
+// checkSample looks until every node with room must have had its turn.
+func checkSample(t require.TestingT, index *candidates, needs []need, nodes []fwk.NodeInfo, most int, open func(fwk.NodeInfo) bool, want []string) {
+	seen := sets.New[string]()
+	for looked := 0; looked < len(want)+most; looked += most {
+		names := index.find(needs, nodes, most, open)
+		require.Len(t, names, min(most, len(want)))
+		seen = seen.Union(names)
+	}
+	require.ElementsMatch(t, want, seen.UnsortedList())
 }
 
 // fullNodes have one device each, which a pod of the priority holds.
@@ -170,57 +161,163 @@ func fullNodes(count int, priority int32) (nodes []*corev1.Node, holders []*core
 	return nodes, holders
 }
 
-func TestPreFilterNamesTheNodesWithRoom(t *testing.T) {
+// freeNodes have one free device each.
+func freeNodes(count int) (nodes []*corev1.Node) {
+	for i := range count {
+		nodes = append(nodes, newNode(fmt.Sprint("free-", i), vfPool, 1))
+	}
+	return nodes
+}
+
+// like is a node that differs in something.
+func like(node *corev1.Node, change func(*corev1.Node)) *corev1.Node {
+	change(node)
+	return node
+}
+
+const gpu = corev1.ResourceName("nvidia.com/gpu")
+
+func wantsGPU(pod *corev1.Pod) {
+	resources := &pod.Spec.Containers[0].Resources
+	for _, list := range []*corev1.ResourceList{&resources.Requests, &resources.Limits} {
+		if *list == nil {
+			*list = corev1.ResourceList{}
+		}
+		(*list)[gpu] = resource.MustParse("1")
+	}
+}
+
+func nextToItsLike(pod *corev1.Pod) {
+	pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+		TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"job": "j"}},
+	}}}}
+}
+
+func TestPreFilterNamesCandidates(t *testing.T) {
 	free := []*corev1.Node{newNode("free-1", vfPool, 1), newNode("free-2", vfPool, 2)}
+	freeAnd := func(nodes ...*corev1.Node) []*corev1.Node { return append(nodes, free...) }
+	tainted := corev1.Taint{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}
+	everywhere := ours("PreFilter", "Filter", "PostFilter", "Score", "Reserve", "PreBind", "Bind")
 	for name, tc := range map[string]struct {
 		full     int
-		holders  int32
 		free     []*corev1.Node
+		placed   []*corev1.Pod
 		pod      *corev1.Pod
 		dra      bool
 		podGroup bool
+		missed   bool
+		plugins  []tf.RegisterPluginFunc
 		want     []string
+		// some is how many of the nodes are wanted where it does not matter which.
+		some int
 	}{
-		"the two nodes with a free device": {full: 100, free: free, pod: vfPod("p", 1), want: []string{"free-1", "free-2"}},
-		"the one node with two":            {full: 100, free: free, pod: vfPod("p", 2), want: []string{"free-2"}},
-		"holders of the same priority are not in the way": {
-			full: 100, free: free, holders: 7, pod: vfPod("p", 1, withPriority(7)), want: []string{"free-1", "free-2"},
+		"the two nodes with a free device":                       {full: 100, free: free, pod: vfPod("p", 1), want: []string{"free-1", "free-2"}},
+		"the one node with two":                                  {full: 100, free: free, pod: vfPod("p", 2), want: []string{"free-2"}},
+		"also where a holder could be preempted on another node": {full: 100, free: free, pod: vfPod("p", 1, withPriority(1)), want: []string{"free-1", "free-2"}},
+		"no more than are enough":                                {free: freeNodes(sampleSize + 50), pod: vfPod("p", 1), some: sampleSize},
+		"not a cordoned node": {
+			full: 100, free: freeAnd(like(newNode("cordoned", vfPool, 1), func(n *corev1.Node) { n.Spec.Unschedulable = true })),
+			pod: vfPod("p", 1), want: []string{"free-1", "free-2"},
 		},
-		"a pod that never preempts needs no others": {
-			full: 100, free: free, pod: vfPod("p", 1, withPriority(9), never),
-			want: []string{"free-1", "free-2"},
+		"not a node with a taint that the pod does not tolerate": {
+			full: 100, free: freeAnd(like(newNode("tainted", vfPool, 1), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{tainted} })),
+			pod: vfPod("p", 1), want: []string{"free-1", "free-2"},
 		},
-		"a pod of the lowest priority there is":              {full: 100, free: free, pod: vfPod("p", 1, withPriority(math.MinInt32)), want: []string{"free-1", "free-2"}},
-		"all nodes where a holder could be preempted":        {full: 100, free: free, pod: vfPod("p", 1, withPriority(1))},
-		"all nodes where none has room: an empty set is bad": {full: 100, pod: vfPod("p", 1)},
-		"all nodes of a small cluster":                       {full: minCandidateNodes - 3, free: free, pod: vfPod("p", 1)},
-		"all nodes in the cycle of a pod group":              {full: 100, free: free, pod: vfPod("p", 1), podGroup: true},
-		"all nodes for a pool that a DeviceClass serves":     {full: 100, free: free, pod: vfPod("p", 1), dra: true},
-		"all nodes for a plain pod":                          {full: 100, free: free, pod: plainPod(teamA, "p")},
+		"a node whose taint the pod tolerates": {
+			full: 100, free: []*corev1.Node{like(newNode("tainted", vfPool, 1), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{tainted} })},
+			pod:  vfPod("p", 1, func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }),
+			want: []string{"tainted"},
+		},
+		"not a node that the selector does not match": {
+			full: 100, free: freeAnd(like(newNode("selected", vfPool, 1), func(n *corev1.Node) { n.Labels["rail"] = "1" })),
+			pod:  vfPod("p", 1, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"rail": "1"} }),
+			want: []string{"selected"},
+		},
+		"not a node whose GPUs are taken": {
+			full: 100, free: freeAnd(newNode("gpus-taken", vfPool, 1, gpu, 1), newNode("gpus-free", vfPool, 1, gpu, 1)),
+			placed: []*corev1.Pod{plainPod(teamA, "gpu-holder", onNode("gpus-taken"), wantsGPU)},
+			pod:    vfPod("p", 1, wantsGPU), want: []string{"gpus-free"},
+		},
+		"all the few for a pod that is tied to other pods":       {full: 300, free: freeNodes(sampleSize + 10), pod: vfPod("p", 1, nextToItsLike), some: sampleSize + 10},
+		"all nodes where many are free, for such a pod":          {full: 100, free: freeNodes(100), pod: vfPod("p", 1, nextToItsLike)},
+		"all nodes where none has room: an empty set is the end": {full: 100, pod: vfPod("p", 1)},
+		"all nodes of a small cluster":                           {full: minCandidateNodes - 3, free: free, pod: vfPod("p", 1)},
+		"all nodes in the cycle of a pod group":                  {full: 100, free: free, pod: vfPod("p", 1), podGroup: true},
+		"all nodes for a pool that a DeviceClass serves":         {full: 100, free: free, pod: vfPod("p", 1), dra: true},
+		"all nodes for a plain pod":                              {full: 100, free: free, pod: plainPod(teamA, "p")},
+		"all nodes for a pod that fitted on no candidate":        {full: 100, free: free, pod: vfPod("p", 1), missed: true},
+		"all nodes where another plugin may preempt first": {
+			full: 100, free: free, pod: vfPod("p", 1),
+			plugins: []tf.RegisterPluginFunc{tf.RegisterPostFilterPlugin("Preempts", tf.NewFakePostFilterPlugin(nil, nil)), everywhere, defaultBinder},
+		},
+		"all nodes in a profile without the plugin at postFilter": {
+			full: 100, free: free, pod: vfPod("p", 1),
+			plugins: []tf.RegisterPluginFunc{ours("PreFilter", "Filter", "Score", "Reserve", "PreBind", "Bind"), defaultBinder},
+		},
+		"all nodes in a profile that says how many to score": {
+			full: 100, free: free, pod: vfPod("p", 1),
+			plugins: []tf.RegisterPluginFunc{everywhere, defaultBinder, func(_ *frameworkruntime.Registry, profile *config.KubeSchedulerProfile) {
+				profile.PercentageOfNodesToScore = new(int32(50))
+			}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			nodes, holders := fullNodes(tc.full, tc.holders)
+			nodes, holders := fullNodes(tc.full, 0)
 			var options []frameworkruntime.Option
 			if tc.dra {
 				options = append(options, frameworkruntime.WithSharedDRAManager(classResolver{served: map[corev1.ResourceName]bool{vfPool: true}}))
 			}
-			f := newFixture(t, setup{nodes: append(nodes, tc.free...), placed: holders, options: options})
+			f := newFixture(t, setup{nodes: append(nodes, tc.free...), placed: append(holders, tc.placed...), options: options, plugins: tc.plugins})
 			state := framework.NewCycleState()
 			if tc.podGroup {
 				state.SetPodGroupSchedulingCycle(framework.NewCycleState())
 			}
-			result, _, _ := f.framework.RunPreFilterPlugins(f.context(), state, tc.pod)
-			if tc.want == nil {
-				require.True(t, result.AllNodes())
-				return
+			if tc.missed {
+				f.candidates.missed.Add(tc.pod.UID, nil)
 			}
-			require.ElementsMatch(t, tc.want, result.NodeNames.UnsortedList())
+			result, _, _ := f.framework.RunPreFilterPlugins(f.context(), state, tc.pod)
+			switch {
+			case tc.some > 0:
+				require.Len(t, result.NodeNames, tc.some)
+			case tc.want == nil:
+				require.True(t, result.AllNodes())
+			default:
+				require.ElementsMatch(t, tc.want, result.NodeNames.UnsortedList())
+			}
 		})
 	}
 }
 
-func TestCandidateLimit(t *testing.T) {
-	for nodes, want := range map[int]int{100: 85, 500: 455, 2000: 1705, 5000: 1875, 15000: 8999} {
-		t.Run(fmt.Sprint(nodes, " nodes"), func(t *testing.T) { require.Equal(t, want, candidateLimit(nodes)) })
+func TestPostFilter(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod      *corev1.Pod
+		free     int
+		want     fwk.Code
+		reason   string
+		repeated bool
+	}{
+		"has a pod tried again that fitted on no candidate": {
+			pod: vfPod("p", 1), free: 2, want: fwk.UnschedulableAndUnresolvable, repeated: true,
+			reason: "of the nodes with free devices 2 were looked at; all nodes are looked at next",
+		},
+		"must not stop preemption where all nodes were looked at": {pod: vfPod("p", 1), want: fwk.Unschedulable},
+		"must not stop preemption for a plain pod":                {pod: plainPod(teamA, "p"), free: 2, want: fwk.Unschedulable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes, holders := fullNodes(100, 0)
+			f := newFixture(t, setup{nodes: append(nodes, freeNodes(tc.free)...), placed: holders})
+			state, _ := f.preFilter(tc.pod)
+			result, status := f.framework.RunPostFilterPlugins(f.context(), state, tc.pod, framework.NewDefaultNodeToStatus())
+			require.Nil(t, result)
+			require.Equal(t, tc.want, status.Code())
+			require.Equal(t, tc.reason, status.Message())
+			if !tc.repeated {
+				require.Empty(t, f.activated.names())
+				return
+			}
+			require.Equal(t, []string{tc.pod.Name}, f.activated.names())
+			again, _, _ := f.framework.RunPreFilterPlugins(f.context(), framework.NewCycleState(), tc.pod)
+			require.True(t, again.AllNodes())
+		})
 	}
 }

@@ -108,7 +108,7 @@ func newFixture(t *testing.T, s setup) *fixture {
 		s.nodes = []*corev1.Node{newNode(node1, vfPool, 2), newNode(node2, vfPool, 2)}
 	}
 	if s.plugins == nil {
-		s.plugins = []tf.RegisterPluginFunc{ours("PreFilter", "Filter", "Score", "Reserve", "PreBind", "Bind"), defaultBinder}
+		s.plugins = []tf.RegisterPluginFunc{ours("PreFilter", "Filter", "PostFilter", "Score", "Reserve", "PreBind", "Bind"), defaultBinder}
 	}
 	plugins := []tf.RegisterPluginFunc{tf.RegisterQueueSortPlugin(queuesort.Name, queuesort.New)}
 	for _, register := range s.plugins {

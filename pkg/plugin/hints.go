@@ -2,10 +2,12 @@ package plugin
 
 import (
 	"context"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
@@ -88,4 +90,12 @@ func (p *TenantNetwork) deviceClassHint(_ klog.Logger, pod *corev1.Pod, oldObj, 
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil
+}
+
+// preemptionPriority returns the priority below which the pod may preempt others.
+func preemptionPriority(pod *corev1.Pod) int32 {
+	if policy := pod.Spec.PreemptionPolicy; policy != nil && *policy == corev1.PreemptNever {
+		return math.MinInt32
+	}
+	return corev1helpers.PodPriority(pod)
 }

@@ -49,7 +49,8 @@ type TenantNetwork struct {
 	namespaces corelisters.NamespaceLister
 	breakers   *breakers
 	inFlight   *inFlight
-	candidates candidates
+	candidates *candidates
+	mayNarrow  func() bool
 	clock      clock.Clock
 	wiring     func() error
 	metrics    *metricSet
@@ -58,6 +59,7 @@ type TenantNetwork struct {
 var (
 	_ fwk.PreFilterPlugin   = &TenantNetwork{}
 	_ fwk.FilterPlugin      = &TenantNetwork{}
+	_ fwk.PostFilterPlugin  = &TenantNetwork{}
 	_ fwk.PreScorePlugin    = &TenantNetwork{}
 	_ fwk.ScorePlugin       = &TenantNetwork{}
 	_ fwk.ReservePlugin     = &TenantNetwork{}
@@ -117,13 +119,14 @@ func newPlugin(ctx context.Context, args *Args, handle fwk.Handle, allocator All
 		nodes:      factory.Core().V1().Nodes().Lister(),
 		namespaces: factory.Core().V1().Namespaces().Lister(),
 		inFlight:   newInFlight(sharedMetrics().inFlight),
-		candidates: candidates{columns: map[corev1.ResourceName][]entry{}},
+		candidates: newCandidates(),
 		clock:      c,
 		metrics:    sharedMetrics(),
 	}
 	p.breakers = newBreakers(args.Breaker, c, p.waits, func(pods map[string]*corev1.Pod) {
 		handle.Activate(klog.FromContext(ctx), pods)
 	})
+	p.mayNarrow = sync.OnceValue(func() bool { return mayNarrow(klog.FromContext(ctx), handle) })
 	p.wiring = sync.OnceValue(func() error { return checkWiring(handle) })
 	return p, nil
 }

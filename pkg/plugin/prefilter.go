@@ -45,7 +45,7 @@ func (p *TenantNetwork) PreFilter(_ context.Context, state fwk.CycleState, pod *
 	}
 	c := newCycle(assignment)
 	state.Write(stateKey, c)
-	return p.nodesFor(state, pod, c.needs, nodes), nil
+	return p.nodesFor(state, pod, c, nodes), nil
 }
 
 // PreFilterExtensions returns nil: Filter goes by the NodeInfo alone, which the framework itself keeps right when it

@@ -247,42 +247,80 @@ func TestSchedulerPreempts(t *testing.T) {
 	require.Nil(t, c.allocator.holds(rival.UID))
 }
 
-// largeCluster has more full nodes than the framework looks at without a set of candidates, and two nodes with a free
-// device that are cordoned.
-func largeCluster(t *testing.T, holderPriority int32) *cluster {
+// onPort makes a pod need a port of its node, which candidates are not chosen by.
+func onPort(pod *corev1.Pod) {
+	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 4791, ContainerPort: 4791, Protocol: corev1.ProtocolUDP}}
+}
+
+// freeButPort have one free device each, and a pod of the lowest priority that holds the port.
+func freeButPort(count int) (nodes []*corev1.Node, holders []*corev1.Pod) {
+	nodes = freeNodes(count)
+	for _, node := range nodes {
+		holders = append(holders, plainPod(teamA, "port-"+node.Name, onNode(node.Name), onPort, withPriority(-10)))
+	}
+	return nodes, holders
+}
+
+// largeCluster has full nodes, and two with a free device whose port is taken.
+func largeCluster(t *testing.T, holderPriority, portPriority int32) *cluster {
 	t.Helper()
 	nodes, holders := fullNodes(minCandidateNodes, holderPriority)
-	for _, name := range []string{"cordoned-1", "cordoned-2"} {
-		node := newNode(name, vfPool, 1)
-		node.Spec.Unschedulable = true
-		nodes = append(nodes, node)
+	others, ports := freeButPort(2)
+	for _, pod := range ports {
+		withPriority(portPriority)(pod)
 	}
-	c := startCluster(t, nodes...)
-	c.create(holders...)
+	c := startCluster(t, append(nodes, others...)...)
+	c.create(append(holders, ports...)...)
 	return c
 }
 
-func TestSchedulerPreemptsOnANodeWithoutRoomAlthoughOthersHaveRoom(t *testing.T) {
-	c := largeCluster(t, 1)
-	high := vfPod("high", 1, withPriority(100))
+func TestSchedulerPreemptsOnANodeThatIsNoCandidate(t *testing.T) {
+	c := largeCluster(t, 1, 1000)
+	high := vfPod("high", 1, withPriority(100), onPort)
 	c.create(high)
+	require.Contains(t, c.waitRefused(high), "of the nodes with free devices 2 were looked at")
 	c.eventually("high is nominated", func() bool { return strings.HasPrefix(c.pod(high).Status.NominatedNodeName, "full-") })
 }
 
 func TestSchedulerMustNotPreemptHoldersOfTheSamePriority(t *testing.T) {
-	c := largeCluster(t, 100)
-	pod := vfPod("p", 1, withPriority(100))
+	c := largeCluster(t, 100, 100)
+	pod := vfPod("p", 1, withPriority(100), onPort)
 	c.create(pod)
-	message := c.waitRefused(pod)
-	require.Contains(t, message, "2 node(s) were unschedulable")
-	require.Contains(t, message, "100 node(s) didn't satisfy plugin(s) [TenantNetwork]", "they were left out")
+	c.eventually("all nodes were looked at", func() bool {
+		message := c.waitRefused(pod)
+		return strings.Contains(message, "2 node(s) didn't have free ports") && strings.Contains(message, "100 Insufficient mellanox.com/mlnx_sriov_rdma")
+	})
 	require.Empty(t, c.pod(pod).Status.NominatedNodeName)
 
-	// A device that becomes free outside the set brings the pod back.
+	// A device that becomes free brings the pod back.
 	ended, _ := fullNodes(1, 0)
 	c.remove(vfPod("holder-0", 1))
 	c.waitBound(pod)
 	require.Equal(t, ended[0].Name, c.pod(pod).Spec.NodeName)
+}
+
+// TestSchedulerMustNotPreemptForWantOfLooking: all candidates fail, on each of them the pod could preempt, and a node
+// that was left out is free.
+func TestSchedulerMustNotPreemptForWantOfLooking(t *testing.T) {
+	nodes, holders := freeButPort(sampleSize + 20)
+	c := startCluster(t, nodes...)
+	c.create(holders...)
+	good := newNode("good", vfPool, 1)
+	_, err := c.client.CoreV1().Nodes().Create(t.Context(), good, metav1.CreateOptions{})
+	require.NoError(t, err)
+	onGood := func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: good.Name} }
+	first := plainPod(teamA, "first", onGood)
+	c.create(first)
+	c.waitBound(first) // the scheduler knows all nodes, this one as the last
+
+	pod := vfPod("p", 1, withPriority(100), onPort)
+	c.create(pod)
+	c.waitBound(pod)
+	require.Equal(t, good.Name, c.pod(pod).Spec.NodeName)
+	require.Contains(t, c.waitRefused(pod), fmt.Sprintf("of the nodes with free devices %d were looked at", sampleSize), "it was missed at first")
+	for _, holder := range holders {
+		require.Nil(t, c.pod(holder).DeletionTimestamp)
+	}
 }
 
 func TestSchedulerPlacesPodsOnTheLastFreeNodesOfALargeCluster(t *testing.T) {

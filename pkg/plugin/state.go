@@ -19,6 +19,8 @@ type cycle struct {
 	assignment rdma.Assignment
 	// needs is the assignment by pool. Filter and Score read it for every node.
 	needs []need
+	// narrowedTo is how many candidates PreFilter named; 0 means that all nodes are looked at.
+	narrowedTo int
 	// shortage is the last text that Filter made: most nodes of a cluster lack the same.
 	shortage atomic.Pointer[shortage]
 	// ensured is made by PreBind for Bind, which follows it in the same goroutine.
@@ -49,7 +51,9 @@ type ensured struct {
 
 // Clone implements fwk.StateData. The assignment never changes and depends on no node, so the simulations of preemption
 // share it.
-func (c *cycle) Clone() fwk.StateData { return &cycle{assignment: c.assignment, needs: c.needs} }
+func (c *cycle) Clone() fwk.StateData {
+	return &cycle{assignment: c.assignment, needs: c.needs, narrowedTo: c.narrowedTo}
+}
 
 // readCycle returns nil without error for a pod whose PreFilter decided that it is not ours, or never ran.
 func readCycle(state fwk.CycleState) (*cycle, error) {

@@ -38,6 +38,14 @@ func newMatcher(pod *corev1.Pod, options [][]rdma.Entry) matcher {
 	return m
 }
 
+// NodeMatcher returns a check whether a node is open to the pod by node selector, required affinity and taints, whatever
+// resources it has. It is made once a pod.
+func NodeMatcher(pod *corev1.Pod) func(*corev1.Node) bool {
+	m := newMatcher(pod, nil)
+	m.requests = nil
+	return func(node *corev1.Node) bool { return m.matches(node, false) }
+}
+
 // matches reports whether the pod could run on the node. With ever set, states that pass are overlooked: taints that
 // Kubernetes itself sets and removes, and device plugins that are away just now.
 func (m matcher) matches(node *corev1.Node, ever bool) bool {

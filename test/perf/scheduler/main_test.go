@@ -24,11 +24,12 @@ const (
 	envCase         = "PERF_CASE"         // a name
 	envGates        = "PERF_GATES"        // feature gates as name: bool, separated by commas
 	envNodes        = "PERF_NODES"
-	envDevices      = "PERF_DEVICES" // devices a node
-	envPlaced       = "PERF_PLACED"  // pods placed before the measurement
-	envPods         = "PERF_PODS"    // pods placed in the measurement
-	envLatency      = "PERF_LATENCY" // of the tenant-controller, in milliseconds
-	envErrors       = "PERF_ERRORS"  // of a hundred calls of the tenant-controller so many fail
+	envDevices      = "PERF_DEVICES"  // devices a node
+	envPlaced       = "PERF_PLACED"   // pods placed before the measurement
+	envPods         = "PERF_PODS"     // pods placed in the measurement
+	envLatency      = "PERF_LATENCY"  // of the tenant-controller, in milliseconds
+	envNetworks     = "PERF_NETWORKS" // given or written
+	envErrors       = "PERF_ERRORS"   // of a hundred calls of the tenant-controller so many fail
 )
 
 func TestMain(m *testing.M) {
@@ -70,12 +71,14 @@ func BenchmarkPerfScheduling(b *testing.B) {
 	}
 	dir := b.TempDir()
 	require.NoError(b, writeFiles(dir))
-	world := &world{errorsInHundred: number(b, envErrors), latencyMillis: number(b, envLatency)}
+	world := &world{errorsInHundred: number(b, envErrors), latencyMillis: number(b, envLatency), written: os.Getenv(envNetworks) == "written"}
+	probe := &probe{placed: number(b, envPlaced), pods: number(b, envPods)}
 	perf.PluginNames = append(perf.PluginNames, plugin.Name)
-	perf.RunBenchmarkPerfScheduling(b, filepath.Join(dir, "workload.yaml"), os.Getenv(envProfile), frameworkruntime.Registry{plugin.Name: world.newPlugin},
+	perf.RunBenchmarkPerfScheduling(b, filepath.Join(dir, "workload.yaml"), os.Getenv(envProfile),
+		frameworkruntime.Registry{plugin.Name: world.newPlugin, probeName: probe.newPlugin},
 		perf.WithPreRunFn(func(ktesting.TContext, *perf.Workload) (func(), error) { return world.close, nil }),
 		perf.WithPrepareFn(func(tCtx ktesting.TContext) error {
-			tCtx.Cleanup(func() { fmt.Println(podWrites()) })
+			tCtx.Cleanup(func() { fmt.Printf("%s\n%s\n", probe, podWrites()) })
 			return nil
 		}))
 }
@@ -88,6 +91,9 @@ func writeFiles(dir string) error {
 	}
 	config, err := profile(shipped, os.Getenv(envProfile) == profileOurs)
 	if err != nil {
+		return err
+	}
+	if config, err = withProbe(config); err != nil {
 		return err
 	}
 	files := map[string][]byte{"scheduler-config.yaml": config}

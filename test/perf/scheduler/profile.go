@@ -41,6 +41,27 @@ func profile(manifest []byte, ours bool) ([]byte, error) {
 	return yaml.Marshal(config)
 }
 
+// withProbe adds the plugin that takes the time of the bindings.
+func withProbe(config []byte) ([]byte, error) {
+	var parsed map[string]any
+	if err := yaml.Unmarshal(config, &parsed); err != nil {
+		return nil, fmt.Errorf("scheduler configuration: %w", err)
+	}
+	profiles, _ := parsed["profiles"].([]any)
+	for _, p := range profiles {
+		entry, _ := p.(map[string]any)
+		points, ok := entry["plugins"].(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("scheduler configuration: profile %v names no plugins", entry["schedulerName"])
+		}
+		points["postBind"] = map[string]any{"enabled": []any{map[string]any{"name": probeName}}}
+	}
+	return yaml.Marshal(parsed)
+}
+
+// probeName is the name of the plugin that takes the time.
+const probeName = "Probe"
+
 // withoutPlugin takes our plugin out of every list, and DefaultBinder back to its place.
 func withoutPlugin(profile map[string]any) {
 	drop := func(owner map[string]any, key string) {

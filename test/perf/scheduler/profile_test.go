@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -32,12 +33,12 @@ func effective(t *testing.T, ours bool) config.KubeSchedulerProfile {
 func TestTheProfilesDifferInOurPluginAlone(t *testing.T) {
 	require.Equal(t, plugin.Name, pluginName)
 	with, without := effective(t, true), effective(t, false)
-	t.Log(cmp.Diff(without, with))
+	fmt.Println("The profile that is shipped (+) beside the same without the plugin (-):\n" + cmp.Diff(without, with))
 
 	bind := with.Plugins.Bind
 	require.Equal(t, pluginName, bind.Enabled[0].Name)
 	with.Plugins.Bind, without.Plugins.Bind = config.PluginSet{}, config.PluginSet{}
-	for _, set := range []*config.PluginSet{&with.Plugins.MultiPoint, &with.Plugins.Filter} {
+	for _, set := range []*config.PluginSet{&with.Plugins.MultiPoint, &with.Plugins.Filter, &with.Plugins.PostFilter} {
 		var kept []config.Plugin
 		for _, p := range set.Enabled {
 			if p.Name != pluginName {
@@ -56,6 +57,7 @@ func TestTheProfilesDifferInOurPluginAlone(t *testing.T) {
 	assert.Empty(t, cmp.Diff(without.PluginConfig, with.PluginConfig))
 	assert.ElementsMatch(t, without.Plugins.MultiPoint.Enabled, with.Plugins.MultiPoint.Enabled)
 	assert.ElementsMatch(t, without.Plugins.Filter.Enabled, with.Plugins.Filter.Enabled)
+	assert.ElementsMatch(t, without.Plugins.PostFilter.Enabled, with.Plugins.PostFilter.Enabled)
 	assert.Equal(t, without.SchedulerName, with.SchedulerName)
 	assert.Equal(t, without.PercentageOfNodesToScore, with.PercentageOfNodesToScore)
 }

@@ -2,12 +2,13 @@ package scheduler
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,24 +36,27 @@ import (
 // world is what the plugin needs besides the scheduler: the project's objects and a tenant-controller.
 type world struct {
 	latencyMillis, errorsInHundred int
+	// written has the tenant-controller write its networks through the API server; otherwise they are given.
+	written bool
 
 	server *httptest.Server
+	given  *givenNetworks
 	calls  atomic.Int64
 }
 
 // newPlugin is the plugin's factory. The suite starts the API server and the scheduler in one step, so what the plugin
 // reads at its start is made here.
-func (w *world) newPlugin(ctx context.Context, object runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-	if err := prepare(ctx, handle.ClientSet(), handle.KubeConfig()); err != nil {
+func (w *world) newPlugin(whole context.Context, object runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	ctx, cancel := context.WithTimeout(whole, time.Minute)
+	defer cancel()
+	if err := prepare(ctx, handle.ClientSet()); err != nil {
 		return nil, err
 	}
-	config := rest.CopyConfig(handle.KubeConfig())
-	config.ContentType = runtime.ContentTypeJSON // custom resources have no other
-	client, err := netclient.NewForConfig(config)
+	networks, err := w.networks(ctx, handle.KubeConfig())
 	if err != nil {
 		return nil, err
 	}
-	mock := engine.New(engine.Options{Networks: nad.New(client)})
+	mock := engine.New(engine.Options{Networks: networks})
 	if w.latencyMillis > 0 {
 		if err := mock.SetFaults([]engine.Fault{{Operation: "ensure", LatencyMillis: w.latencyMillis}}); err != nil {
 			return nil, err
@@ -69,22 +73,39 @@ func (w *world) newPlugin(ctx context.Context, object runtime.Object, handle fwk
 	if err := os.Setenv("TENANT_CONTROLLER_URL", w.server.URL); err != nil {
 		return nil, err
 	}
-	return plugin.New(ctx, object, handle)
+	return plugin.New(whole, object, handle)
+}
+
+func (w *world) networks(ctx context.Context, config *rest.Config) (engine.Networks, error) {
+	if !w.written {
+		w.given = newGivenNetworks()
+		return w.given, w.given.register(ctx, config)
+	}
+	if err := defineNetworks(ctx, config); err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.ContentType = runtime.ContentTypeJSON // custom resources have no other
+	client, err := netclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return nad.New(client), nil
 }
 
 func (w *world) close() {
 	if w.server != nil {
 		w.server.Close()
 	}
+	if w.given != nil {
+		w.given.server.Close()
+	}
 }
 
-// prepare makes the namespace, the pool configuration and the definition of NetworkAttachmentDefinitions.
-func prepare(ctx context.Context, client kubernetes.Interface, config *rest.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	var pools corev1.ConfigMap
-	manifest, err := tenantwebhook.Manifests.ReadFile("manifests/resource-pool-config.yaml")
-	if err := errors.Join(err, yaml.UnmarshalStrict(manifest, &pools)); err != nil {
+// prepare makes the namespace and the pool configuration.
+func prepare(ctx context.Context, client kubernetes.Interface) error {
+	pools, err := shippedPools()
+	if err != nil {
 		return err
 	}
 	for _, name := range []string{metav1.NamespaceSystem, pools.Namespace} {
@@ -93,9 +114,12 @@ func prepare(ctx context.Context, client kubernetes.Interface, config *rest.Conf
 			return err
 		}
 	}
-	if _, err := client.CoreV1().ConfigMaps(pools.Namespace).Create(ctx, &pools, metav1.CreateOptions{}); err != nil {
-		return err
-	}
+	_, err = client.CoreV1().ConfigMaps(pools.Namespace).Create(ctx, pools, metav1.CreateOptions{})
+	return err
+}
+
+// defineNetworks makes the definition of NetworkAttachmentDefinitions.
+func defineNetworks(ctx context.Context, config *rest.Config) error {
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "internal", "devcluster", "crds", "network-attachment-definitions.yaml"))
 	if err != nil {
 		return err
@@ -123,6 +147,22 @@ func prepare(ctx context.Context, client kubernetes.Interface, config *rest.Conf
 		}
 		return false, nil
 	})
+}
+
+// shippedPools is the pool configuration of the manifests, where it stands behind its namespace.
+func shippedPools() (*corev1.ConfigMap, error) {
+	const name = "manifests/resource-pool-config.yaml"
+	manifest, err := tenantwebhook.Manifests.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	for document := range strings.SplitSeq(string(manifest), "\n---\n") {
+		var pools corev1.ConfigMap
+		if yaml.UnmarshalStrict([]byte(document), &pools) == nil && pools.Kind == "ConfigMap" {
+			return &pools, nil
+		}
+	}
+	return nil, fmt.Errorf("%s holds no ConfigMap", name)
 }
 
 // number reads a whole number from the environment; nothing means 0.

@@ -3,19 +3,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
-	"time"
 )
 
 // settings are the flags.
@@ -23,7 +15,7 @@ type settings struct {
 	binary, controlplane, dir string
 	cases, latencies, failing string
 	pairs, divide             int
-	gates                     string
+	gates, networks           string
 	verbose                   bool
 }
 
@@ -38,6 +30,7 @@ func main() {
 	flag.IntVar(&s.pairs, "pairs", 5, "number of pairs a case")
 	flag.IntVar(&s.divide, "divide", 1, "divide all sizes by this")
 	flag.StringVar(&s.gates, "gates", "NominatedNodeNameForExpectation: false", "feature gates of both, as name: bool, separated by commas; the default is what is shipped")
+	flag.StringVar(&s.networks, "networks", "given", "given: the tenant-controller's networks cost this machine no write; written: it writes them through the same API server on the same cores")
 	flag.BoolVar(&s.verbose, "v", false, "print every metric of every run")
 	flag.Parse()
 	if err := s.run(context.Background()); err != nil {
@@ -59,6 +52,13 @@ func (s settings) run(ctx context.Context) error {
 	if s.pairs < 1 || s.divide < 1 {
 		return fmt.Errorf("-pairs %d and -divide %d must be at least 1", s.pairs, s.divide)
 	}
+	if err := s.printDifference(ctx); err != nil {
+		return err
+	}
+	// The first run after a pause is slower, whichever it is.
+	if _, err := s.once(ctx, "default", "warm-up", workload{100, 8, 100, 500}, "0", "0"); err != nil {
+		return fmt.Errorf("warming up: %w", err)
+	}
 	for name := range strings.SplitSeq(s.cases, ",") {
 		w, ok := workloads[name]
 		if !ok {
@@ -74,98 +74,4 @@ func (s settings) run(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// measured is one run.
-type measured struct {
-	// throughput is pods a second; bindings and patches are writes to pods in all.
-	throughput        float64
-	bindings, patches float64
-}
-
-func (s settings) runCase(ctx context.Context, name string, w workload, latency, errorsInHundred string) error {
-	var ratios, ours, plain, writes []float64
-	for i := range s.pairs {
-		pair := map[string]measured{}
-		order := []string{"ours", "default"}
-		if i%2 == 1 {
-			slices.Reverse(order)
-		}
-		for _, profile := range order {
-			m, err := s.once(ctx, profile, name, w, latency, errorsInHundred)
-			if err != nil {
-				return err
-			}
-			pair[profile] = m
-			fmt.Printf("run: case=%s latency=%sms errors=%s%% profile=%s throughput=%.1f bindings=%.0f patches=%.0f\n",
-				name, latency, errorsInHundred, profile, m.throughput, m.bindings, m.patches)
-		}
-		ratios = append(ratios, pair["ours"].throughput/pair["default"].throughput)
-		ours, plain = append(ours, pair["ours"].throughput), append(plain, pair["default"].throughput)
-		writes = append(writes, (pair["ours"].bindings+pair["ours"].patches)/float64(w.placed+w.pods))
-	}
-	fmt.Printf("scheduler: case=%s latency=%sms errors=%s%% nodes=%d placed=%d pods=%d ours=%.1f default=%.1f ratio=%.2f spread=%.2f..%.2f writes_per_pod=%.3f pairs=%d\n",
-		name, latency, errorsInHundred, w.nodes, w.placed, w.pods, median(ours), median(plain), median(ratios),
-		slices.Min(ratios), slices.Max(ratios), median(writes), s.pairs)
-	return nil
-}
-
-func median(values []float64) float64 {
-	sorted := slices.SortedFunc(slices.Values(values), cmp.Compare[float64])
-	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
-}
-
-var errNoFigures = errors.New("the run ended without them")
-
-var (
-	throughputOf = regexp.MustCompile(`([0-9.e+]+) SchedulingThroughput/Average`)
-	writesOf     = regexp.MustCompile(`writes: bindings=([0-9]+) patches=([0-9]+)`)
-)
-
-// once runs one workload under one profile.
-func (s settings) once(ctx context.Context, profile, name string, w workload, latency, errorsInHundred string) (measured, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Minute)
-	defer cancel()
-	scratch, err := os.MkdirTemp("", "bench-scheduler-")
-	if err != nil {
-		return measured{}, err
-	}
-	defer func() { _ = os.RemoveAll(scratch) }()
-	binary, errBinary := filepath.Abs(s.binary)
-	controlplane, errControlPlane := filepath.Abs(s.controlplane)
-	if err := cmp.Or(errBinary, errControlPlane); err != nil {
-		return measured{}, err
-	}
-	command := exec.CommandContext(ctx, binary, "-test.run=^$", "-test.bench=PerfScheduling", "-test.benchtime=1x", "-test.timeout=30m", "-data-items-dir="+scratch)
-	command.Dir = s.dir
-	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
-	command.WaitDelay = 10 * time.Second
-	command.Env = append(os.Environ(), "KUBE_CACHE_MUTATION_DETECTOR=false", "ARTIFACTS="+scratch, "TMPDIR="+scratch,
-		"PERF_CONTROLPLANE="+controlplane, "PERF_PROFILE="+profile, "PERF_CASE="+name, "PERF_GATES="+s.gates,
-		"PERF_NODES="+strconv.Itoa(w.nodes), "PERF_DEVICES="+strconv.Itoa(w.devices), "PERF_PLACED="+strconv.Itoa(w.placed),
-		"PERF_PODS="+strconv.Itoa(w.pods), "PERF_LATENCY="+latency, "PERF_ERRORS="+errorsInHundred)
-	output, err := command.CombinedOutput()
-	if s.verbose {
-		fmt.Println(string(output))
-	}
-	found, writes := throughputOf.FindSubmatch(output), writesOf.FindSubmatch(output)
-	if found == nil || writes == nil {
-		return measured{}, fmt.Errorf("profile %s: no figures in the output: %w\n%s", profile, cmp.Or(err, errNoFigures), tail(output))
-	}
-	var m measured
-	for _, field := range []struct {
-		into *float64
-		text []byte
-	}{{&m.throughput, found[1]}, {&m.bindings, writes[1]}, {&m.patches, writes[2]}} {
-		if *field.into, err = strconv.ParseFloat(string(field.text), 64); err != nil {
-			return measured{}, err
-		}
-	}
-	return m, nil
-}
-
-// tail is the end of a run's output, for the error.
-func tail(output []byte) []byte {
-	const most = 8 << 10
-	return output[max(0, len(output)-most):]
 }
