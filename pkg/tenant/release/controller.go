@@ -129,6 +129,7 @@ func (c *Controller) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: c.cfg.Workers,
 			RateLimiter:             newRateLimiter(),
+			NewQueue:                newQueue,
 		}).
 		Complete(reconcile.AsReconciler(mgr.GetClient(), c))
 }
