@@ -1,14 +1,19 @@
 package main
 
 import (
-	"encoding/json"
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
+	"k8s.io/apimachinery/pkg/watch"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"tenant.network/tenant-webhook/test/perf/fixture"
 )
@@ -37,13 +42,12 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "only watches with sendInitialEvents=true are served, not "+r.URL.String(), http.StatusBadRequest)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json;stream=watch")
-	encoder := json.NewEncoder(w)
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
 	var err error
 	if strings.HasSuffix(r.URL.Path, "/nodes") {
-		err = send(encoder, s.nodes, s.node, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}})
+		err = send(w, s.nodes, s.node, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}})
 	} else {
-		err = send(encoder, s.pods, s.pod, &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}})
+		err = send(w, s.pods, s.pod, &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}})
 	}
 	if flusher, ok := w.(http.Flusher); ok && err == nil {
 		flusher.Flush()
@@ -51,21 +55,35 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// event is a line of a watch.
-type event struct {
-	Type   string `json:"type"`
-	Object any    `json:"object"`
+// kubeObject is what a watch can send.
+type kubeObject interface {
+	runtime.Object
+	metav1.Object
 }
 
-func send[T metav1.Object](encoder *json.Encoder, count int, object func(int) runtime.Object, end T) error {
+// send streams events as the API server does to a client that takes protobuf, which controller-runtime's cache is for
+// the types of Kubernetes itself.
+func send(w io.Writer, count int, object func(int) runtime.Object, end kubeObject) error {
+	info, ok := runtime.SerializerInfoForMediaType(clientgoscheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	if !ok {
+		return errors.New("client-go does not know protobuf")
+	}
+	events := streaming.NewEncoder(info.StreamSerializer.NewFrameWriter(w), info.StreamSerializer.Serializer)
+	one := func(kind watch.EventType, object runtime.Object) error {
+		var encoded bytes.Buffer
+		if err := info.Serializer.Encode(object, &encoded); err != nil {
+			return err
+		}
+		return events.Encode(&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: encoded.Bytes()}})
+	}
 	for i := range count {
-		if err := encoder.Encode(event{"ADDED", object(i)}); err != nil {
+		if err := one(watch.Added, object(i)); err != nil {
 			return err
 		}
 	}
 	end.SetResourceVersion("1")
 	end.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-	return encoder.Encode(event{"BOOKMARK", end})
+	return one(watch.Bookmark, end)
 }
 
 func (s *apiServer) node(i int) runtime.Object {
