@@ -140,10 +140,9 @@ func (c *Cluster) controllerManager() component {
 }
 
 func (c *Cluster) kubeScheduler() component {
+	args := append(c.servedBy(KubeScheduler, c.port.kubeScheduler), "--kube-api-qps=1000", "--kube-api-burst=2000")
 	return c.controlplane(KubeScheduler, "https://"+loopback(c.port.kubeScheduler)+"/readyz",
-		append(c.servedBy(KubeScheduler, c.port.kubeScheduler),
-			"--kube-api-qps=1000", "--kube-api-burst=2000",
-		)...)
+		append(args, c.config.KubeSchedulerArgs...)...)
 }
 
 // servedBy are the flags common to the programs that use component-base's secure serving. No leader election: there is

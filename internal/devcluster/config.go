@@ -95,9 +95,9 @@ type Config struct {
 	AuditLog bool
 	// APIServerBinary is another kube-apiserver than that of controlplane, such as one of an earlier release. Default: none.
 	APIServerBinary string
-	// APIServerArgs and ControllerManagerArgs are appended to the command lines of kube-apiserver and
-	// kube-controller-manager.
-	APIServerArgs, ControllerManagerArgs []string
+	// APIServerArgs, ControllerManagerArgs and KubeSchedulerArgs are appended to the command lines of kube-apiserver,
+	// kube-controller-manager and kube-scheduler.
+	APIServerArgs, ControllerManagerArgs, KubeSchedulerArgs []string
 
 	// StartTimeout bounds the start of each component. Default: 90s, which a loaded machine with 2 cores needs.
 	StartTimeout time.Duration

@@ -60,6 +60,9 @@ type world struct {
 // otherAPIServer is set by make skew.
 var otherAPIServer = flag.String("api-server", "", "path of a kube-apiserver to test with instead of the one of this release")
 
+// withoutTaintRules keeps a program of 1.37 from waiting for an API that an API server of 1.36 does not serve.
+const withoutTaintRules = "--feature-gates=DRADeviceTaintRules=false"
+
 // newWorld starts a cluster that ends with the test.
 func newWorld(t *testing.T, config devcluster.Config) *world {
 	t.Helper()
@@ -67,7 +70,11 @@ func newWorld(t *testing.T, config devcluster.Config) *world {
 	config.BinDir = "../../bin"
 	config.Manifests = tenantwebhook.Manifests
 	config.Log = os.Stderr
-	config.APIServerBinary = *otherAPIServer
+	if config.APIServerBinary = *otherAPIServer; config.APIServerBinary != "" {
+		config.SchedulerArgs = append(config.SchedulerArgs, withoutTaintRules)
+		config.KubeSchedulerArgs = append(config.KubeSchedulerArgs, withoutTaintRules)
+		config.ControllerManagerArgs = append(config.ControllerManagerArgs, withoutTaintRules)
+	}
 	cluster, err := devcluster.Start(t.Context(), config)
 	require.NoError(t, err)
 	w := &world{Cluster: cluster, t: t}
