@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"testing"
 
@@ -116,6 +117,7 @@ func BenchmarkSchedulePod(b *testing.B) {
 	} {
 		for name, profile := range map[string]config.KubeSchedulerProfile{"ours": shipped, "default": plain} {
 			b.Run(fmt.Sprintf("nodes=%d/taken=%d/%s", c.nodes, c.taken, name), func(b *testing.B) {
+				before := heap()
 				a := newAlgorithm(b, c.nodes, c.taken, c.devices, profile)
 				for range 120 {
 					a.place(b, vfPod("p", 1))
@@ -125,9 +127,20 @@ func BenchmarkSchedulePod(b *testing.B) {
 				for b.Loop() {
 					a.place(b, vfPod("p", 1))
 				}
+				b.ReportMetric(float64(heap()-before)/(1<<20), "heap-MiB")
+				goruntime.KeepAlive(a)
 			})
 		}
 	}
+}
+
+// heap is what is in use, in bytes, once everything that can be is collected.
+func heap() int64 {
+	goruntime.GC()
+	goruntime.GC()
+	var stats goruntime.MemStats
+	goruntime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
 }
 
 // BenchmarkCandidates compares the index with a scan that reads every NodeInfo. Between two looks one node changes, as

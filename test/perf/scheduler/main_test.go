@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 	"k8s.io/component-base/metrics/legacyregistry"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
@@ -29,6 +30,7 @@ const (
 	envPods         = "PERF_PODS"     // pods placed in the measurement
 	envLatency      = "PERF_LATENCY"  // of the tenant-controller, in milliseconds
 	envNetworks     = "PERF_NETWORKS" // given or written
+	envBatching     = "PERF_BATCHING" // true: without PodTopologySpread's default constraints
 	envErrors       = "PERF_ERRORS"   // of a hundred calls of the tenant-controller so many fail
 )
 
@@ -93,6 +95,11 @@ func writeFiles(dir string) error {
 	if err != nil {
 		return err
 	}
+	if os.Getenv(envBatching) == "true" {
+		if config, err = withBatching(config); err != nil {
+			return err
+		}
+	}
 	if config, err = withProbe(config); err != nil {
 		return err
 	}
@@ -114,30 +121,41 @@ func writeFiles(dir string) error {
 	return nil
 }
 
-// podWrites tells what was written to pods through the API server, which runs in this process.
+// podWrites tells what was written to pods through the API server, and how many pods were placed in batches; both run in
+// this process.
 func podWrites() string {
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
 		return "writes: " + err.Error()
 	}
-	var bindings, patches float64
-	for _, family := range families {
-		if family.GetName() != "apiserver_request_total" {
-			continue
+	sum := func(family string, labels map[string]string) float64 {
+		var total float64
+		for _, f := range families {
+			if f.GetName() != family {
+				continue
+			}
+			for _, metric := range f.GetMetric() {
+				if matches(metric, labels) {
+					total += metric.GetCounter().GetValue()
+				}
+			}
 		}
-		for _, metric := range family.GetMetric() {
-			labels := map[string]string{}
-			for _, label := range metric.GetLabel() {
-				labels[label.GetName()] = label.GetValue()
-			}
-			switch {
-			case labels["resource"] != "pods":
-			case labels["subresource"] == "binding" && labels["verb"] == "POST":
-				bindings += metric.GetCounter().GetValue()
-			case labels["subresource"] == "status" && labels["verb"] == "PATCH":
-				patches += metric.GetCounter().GetValue()
-			}
+		return total
+	}
+	const requests = "apiserver_request_total"
+	return fmt.Sprintf("writes: bindings=%.0f patches=%.0f batched=%.0f",
+		sum(requests, map[string]string{"resource": "pods", "subresource": "binding", "verb": "POST"}),
+		sum(requests, map[string]string{"resource": "pods", "subresource": "status", "verb": "PATCH"}),
+		sum("scheduler_batch_attempts_total", map[string]string{"result": "hint_used"}))
+}
+
+// matches reports whether a metric has all the labels.
+func matches(metric *dto.Metric, labels map[string]string) bool {
+	found := 0
+	for _, label := range metric.GetLabel() {
+		if want, ok := labels[label.GetName()]; ok && want == label.GetValue() {
+			found++
 		}
 	}
-	return fmt.Sprintf("writes: bindings=%.0f patches=%.0f", bindings, patches)
+	return found == len(labels)
 }

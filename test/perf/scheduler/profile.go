@@ -43,18 +43,41 @@ func profile(manifest []byte, ours bool) ([]byte, error) {
 
 // withProbe adds the plugin that takes the time of the bindings.
 func withProbe(config []byte) ([]byte, error) {
+	return eachProfile(config, func(profile map[string]any) error {
+		points, ok := profile["plugins"].(map[string]any)
+		if !ok {
+			return fmt.Errorf("scheduler configuration: profile %v names no plugins", profile["schedulerName"])
+		}
+		points["postBind"] = map[string]any{"enabled": []any{map[string]any{"name": probeName}}}
+		return nil
+	})
+}
+
+// withBatching takes away what keeps pods from being placed in batches: PodTopologySpread's default constraints depend on
+// where all other pods are.
+func withBatching(config []byte) ([]byte, error) {
+	return eachProfile(config, func(profile map[string]any) error {
+		list, _ := profile["pluginConfig"].([]any)
+		profile["pluginConfig"] = append(list, map[string]any{"name": "PodTopologySpread",
+			"args": map[string]any{"defaultingType": "List", "defaultConstraints": []any{}}})
+		return nil
+	})
+}
+
+func eachProfile(config []byte, change func(profile map[string]any) error) ([]byte, error) {
 	var parsed map[string]any
 	if err := yaml.Unmarshal(config, &parsed); err != nil {
 		return nil, fmt.Errorf("scheduler configuration: %w", err)
 	}
 	profiles, _ := parsed["profiles"].([]any)
 	for _, p := range profiles {
-		entry, _ := p.(map[string]any)
-		points, ok := entry["plugins"].(map[string]any)
+		profile, ok := p.(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("scheduler configuration: profile %v names no plugins", entry["schedulerName"])
+			return nil, fmt.Errorf("scheduler configuration: %v is no profile", p)
 		}
-		points["postBind"] = map[string]any{"enabled": []any{map[string]any{"name": probeName}}}
+		if err := change(profile); err != nil {
+			return nil, err
+		}
 	}
 	return yaml.Marshal(parsed)
 }

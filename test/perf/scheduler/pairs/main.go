@@ -16,6 +16,8 @@ type settings struct {
 	cases, latencies, failing string
 	pairs, divide             int
 	gates, networks           string
+	batching                  bool
+	atLeast                   float64
 	verbose                   bool
 }
 
@@ -31,6 +33,8 @@ func main() {
 	flag.IntVar(&s.divide, "divide", 1, "divide all sizes by this")
 	flag.StringVar(&s.gates, "gates", "NominatedNodeNameForExpectation: false", "feature gates of both, as name: bool, separated by commas; the default is what is shipped")
 	flag.StringVar(&s.networks, "networks", "given", "given: the tenant-controller's networks cost this machine no write; written: it writes them through the same API server on the same cores")
+	flag.BoolVar(&s.batching, "batching", false, "take PodTopologySpread's default constraints out of both profiles, without which no pod is placed in a batch")
+	flag.Float64Var(&s.atLeast, "at-least", 0, "fail if a case's median ratio is less")
 	flag.BoolVar(&s.verbose, "v", false, "print every metric of every run")
 	flag.Parse()
 	if err := s.run(context.Background()); err != nil {

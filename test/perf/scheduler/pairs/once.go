@@ -18,14 +18,16 @@ type measured struct {
 	// throughput is pods a second; bindings and patches are writes to pods in all.
 	throughput        float64
 	bindings, patches float64
-	times             times
+	// batched is how many pods went where the attempt before them had pointed.
+	batched float64
+	times   times
 }
 
 var errNoFigures = errors.New("the run ended without them")
 
 var (
 	throughputOf = regexp.MustCompile(`probe: throughput=([0-9.]+)`)
-	writesOf     = regexp.MustCompile(`writes: bindings=([0-9]+) patches=([0-9]+)`)
+	writesOf     = regexp.MustCompile(`writes: bindings=([0-9]+) patches=([0-9]+) batched=([0-9]+)`)
 )
 
 // once runs one workload under one profile.
@@ -49,7 +51,7 @@ func (s settings) once(ctx context.Context, profile, name string, w workload, la
 	command.Env = append(os.Environ(), "KUBE_CACHE_MUTATION_DETECTOR=false", "ARTIFACTS="+scratch, "TMPDIR="+scratch,
 		"PERF_CONTROLPLANE="+controlplane, "PERF_PROFILE="+profile, "PERF_CASE="+name, "PERF_GATES="+s.gates,
 		"PERF_NODES="+strconv.Itoa(w.nodes), "PERF_DEVICES="+strconv.Itoa(w.devices), "PERF_PLACED="+strconv.Itoa(w.placed),
-		"PERF_PODS="+strconv.Itoa(w.pods), "PERF_LATENCY="+latency, "PERF_NETWORKS="+s.networks, "PERF_ERRORS="+errorsInHundred)
+		"PERF_PODS="+strconv.Itoa(w.pods), "PERF_LATENCY="+latency, "PERF_NETWORKS="+s.networks, "PERF_BATCHING="+strconv.FormatBool(s.batching), "PERF_ERRORS="+errorsInHundred)
 	output, err := command.CombinedOutput()
 	if s.verbose {
 		fmt.Println(string(output))
@@ -62,7 +64,7 @@ func (s settings) once(ctx context.Context, profile, name string, w workload, la
 	for _, field := range []struct {
 		into *float64
 		text []byte
-	}{{&m.throughput, found[1]}, {&m.bindings, writes[1]}, {&m.patches, writes[2]}} {
+	}{{&m.throughput, found[1]}, {&m.bindings, writes[1]}, {&m.patches, writes[2]}, {&m.batched, writes[3]}} {
 		if *field.into, err = strconv.ParseFloat(string(field.text), 64); err != nil {
 			return measured{}, err
 		}

@@ -3,9 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 )
+
+var errSlow = errors.New("the plugin costs too much")
 
 func (s settings) runCase(ctx context.Context, name string, w workload, latency, errorsInHundred string) error {
 	var ratios, ours, plain, writes []float64
@@ -21,16 +24,19 @@ func (s settings) runCase(ctx context.Context, name string, w workload, latency,
 				return err
 			}
 			pair[profile] = m
-			fmt.Printf("run: case=%s latency=%sms errors=%s%% profile=%s throughput=%.1f bindings=%.0f patches=%.0f %s\n",
-				name, latency, errorsInHundred, profile, m.throughput, m.bindings, m.patches, m.times)
+			fmt.Printf("run: case=%s latency=%sms errors=%s%% profile=%s throughput=%.1f bindings=%.0f patches=%.0f batched=%.0f %s\n",
+				name, latency, errorsInHundred, profile, m.throughput, m.bindings, m.patches, m.batched, m.times)
 		}
 		ratios = append(ratios, pair["ours"].throughput/pair["default"].throughput)
 		ours, plain = append(ours, pair["ours"].throughput), append(plain, pair["default"].throughput)
 		writes = append(writes, (pair["ours"].bindings+pair["ours"].patches)/float64(w.placed+w.pods))
 	}
-	fmt.Printf("scheduler: case=%s latency=%sms errors=%s%% networks=%s nodes=%d placed=%d pods=%d ours=%.1f default=%.1f ratio=%.2f spread=%.2f..%.2f writes_per_pod=%.3f pairs=%d\n",
-		name, latency, errorsInHundred, s.networks, w.nodes, w.placed, w.pods, median(ours), median(plain), median(ratios),
+	fmt.Printf("scheduler: case=%s latency=%sms errors=%s%% networks=%s batching=%t nodes=%d placed=%d pods=%d ours=%.1f default=%.1f ratio=%.2f spread=%.2f..%.2f writes_per_pod=%.3f pairs=%d\n",
+		name, latency, errorsInHundred, s.networks, s.batching, w.nodes, w.placed, w.pods, median(ours), median(plain), median(ratios),
 		slices.Min(ratios), slices.Max(ratios), median(writes), s.pairs)
+	if ratio := median(ratios); ratio < s.atLeast {
+		return fmt.Errorf("%w: %.2f is less than %.2f", errSlow, ratio, s.atLeast)
+	}
 	return nil
 }
 
