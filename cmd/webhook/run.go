@@ -160,7 +160,7 @@ func addAdmission(mgr ctrl.Manager, config *rest.Config, ledger *pools.Ledger, w
 	if err != nil {
 		return nil, err
 	}
-	mgr.GetWebhookServer().Register(admission.Path, serving.drain.closing(&webhook.Admission{Handler: handler}))
+	mgr.GetWebhookServer().Register(admission.Path, serving.drain.closing(admission.NewServer(handler)))
 	if err := mgr.AddReadyzCheck("networks", attachments.Ready); err != nil {
 		return nil, err
 	}

@@ -88,5 +88,5 @@ func TestAttachmentWatcherWithoutTheCRD(t *testing.T) {
 
 	answer.Store(nil)
 	require.Eventually(t, func() bool { return !watcher.Absent() }, 40*time.Second, time.Millisecond, "the CRD was installed")
-	require.NoError(t, watcher.Ready(nil))
+	require.Eventually(t, func() bool { return watcher.Ready(nil) == nil }, 20*time.Second, time.Millisecond, "and its objects were read")
 }

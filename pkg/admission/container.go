@@ -12,14 +12,27 @@ import (
 	"tenant.network/tenant-webhook/pkg/rdma"
 )
 
-// eachContainer calls f for every init container and container, with the path of its resources.
-func eachContainer(pod *corev1.Pod, f func(c *corev1.Container, init bool, path *field.Path)) {
+// eachContainer calls f for every init container and container.
+func eachContainer(pod *corev1.Pod, f func(c *corev1.Container, at place)) {
 	for i := range pod.Spec.InitContainers {
-		f(&pod.Spec.InitContainers[i], true, field.NewPath("spec", "initContainers").Index(i).Child("resources"))
+		f(&pod.Spec.InitContainers[i], place{list: initContainers, index: i})
 	}
 	for i := range pod.Spec.Containers {
-		f(&pod.Spec.Containers[i], false, field.NewPath("spec", "containers").Index(i).Child("resources"))
+		f(&pod.Spec.Containers[i], place{list: "containers", index: i})
 	}
+}
+
+const initContainers = "initContainers"
+
+// place is where a container stands in a pod.
+type place struct {
+	list  string
+	index int
+}
+
+// child is the path of an entry of the container's requests or limits.
+func (p place) child(of string, name corev1.ResourceName) *field.Path {
+	return field.NewPath("spec", p.list).Index(p.index).Child("resources", of).Key(string(name))
 }
 
 // normalize makes requests and limits of configured pools equal where the user wrote only one of them: the API accepts
@@ -27,18 +40,18 @@ func eachContainer(pod *corev1.Pod, f func(c *corev1.Container, init bool, path 
 // What is no number of devices is refused here: the API server would only see what becomes of it.
 func normalize(pod *corev1.Pod, cfg *pools.Config) field.ErrorList {
 	var errs field.ErrorList
-	eachContainer(pod, func(c *corev1.Container, _ bool, path *field.Path) {
+	eachContainer(pod, func(c *corev1.Container, at place) {
 		for _, pool := range cfg.Pools {
 			request, requested := c.Resources.Requests[pool.Name]
 			limit, limited := c.Resources.Limits[pool.Name]
 			switch {
 			case requested && limited && request.Cmp(limit) != 0:
-				errs = append(errs, field.Invalid(path.Child("requests").Key(string(pool.Name)), request.String(),
+				errs = append(errs, field.Invalid(at.child("requests", pool.Name), request.String(),
 					fmt.Sprintf("must equal the limit %q: devices cannot be overcommitted", limit.String())))
 			case limited && !isDevices(limit):
-				errs = append(errs, notDevices(path.Child("limits").Key(string(pool.Name)), limit))
+				errs = append(errs, notDevices(at.child("limits", pool.Name), limit))
 			case requested && !isDevices(request):
-				errs = append(errs, notDevices(path.Child("requests").Key(string(pool.Name)), request))
+				errs = append(errs, notDevices(at.child("requests", pool.Name), request))
 			case requested && !limited:
 				set(&c.Resources.Limits, pool.Name, request)
 			case limited && !requested:
@@ -167,8 +180,8 @@ func fill(pod *corev1.Pod, assignment rdma.Assignment, sidecars []string) field.
 // running returns what the containers that run side by side request of the pool: containers and sidecars.
 func running(pod *corev1.Pod, pool corev1.ResourceName) int64 {
 	var total int64
-	eachContainer(pod, func(c *corev1.Container, init bool, _ *field.Path) {
-		if !init || c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+	eachContainer(pod, func(c *corev1.Container, at place) {
+		if at.list != initContainers || c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			quantity := c.Resources.Requests[pool]
 			total += quantity.Value()
 		}

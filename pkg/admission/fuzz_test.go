@@ -17,16 +17,16 @@ import (
 )
 
 // newFuzzServer answers the same bytes in the same way each time, and lets a panic through.
-func newFuzzServer(t testing.TB) *server {
+func newFuzzServer(t testing.TB) *fixture {
 	s := newServer(t)
 	s.injector.NewID = func() string { return "0123456789abcdef" }
 	recovers := false
-	s.http = &ctrladmission.Webhook{Handler: s.handler, RecoverPanic: &recovers}
+	s.http = &server{webhook: ctrladmission.Webhook{Handler: s.handler, RecoverPanic: &recovers}}
 	return s
 }
 
 // answered is the review that every request gets back, whatever it was.
-func answered(t testing.TB, s *server, body []byte) *admissionv1.AdmissionResponse {
+func answered(t testing.TB, s *fixture, body []byte) *admissionv1.AdmissionResponse {
 	w := s.post(body)
 	require.Equal(t, http.StatusOK, w.Code)
 	var r admissionv1.AdmissionReview

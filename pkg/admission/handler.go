@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +22,7 @@ import (
 // Path is where the mutating webhook is served.
 const Path = "/mutate-v1-pod"
 
-// Handler answers reviews of pods.
+// Handler answers reviews of pods. A request holds the pod as raw JSON, or decoded in Object.Object.
 type Handler struct {
 	injector *Injector
 	decoder  ctrladmission.Decoder
@@ -81,9 +82,12 @@ func (h *Handler) handle(ctx context.Context, req ctrladmission.Request) (ctrlad
 	if req.Operation != admissionv1.Create || req.SubResource != "" || req.Kind.Kind != "Pod" {
 		return ctrladmission.Allowed(""), resultIgnored
 	}
-	pod := &corev1.Pod{}
-	if err := h.decoder.Decode(req, pod); err != nil {
-		return ctrladmission.Errored(http.StatusBadRequest, fmt.Errorf("decoding the pod: %w", err)), resultError
+	pod, decoded := req.Object.Object.(*corev1.Pod)
+	if !decoded {
+		pod = &corev1.Pod{}
+		if err := h.decoder.Decode(req, pod); err != nil {
+			return ctrladmission.Errored(http.StatusBadRequest, fmt.Errorf("decoding the pod: %w", err)), resultError
+		}
 	}
 	if !rdma.HasIntent(pod.Annotations) {
 		return ctrladmission.Allowed(""), resultIgnored
@@ -100,8 +104,10 @@ func (h *Handler) handle(ctx context.Context, req ctrladmission.Request) (ctrlad
 	if len(errs) > 0 {
 		return refused(ctx, req, pod, errs), resultRefused
 	}
-	response := ctrladmission.Allowed("")
-	response.Patches = patch(pod, result.Pod)
+	response, err := allowedWith(pod, result.Pod)
+	if err != nil {
+		return ctrladmission.Errored(http.StatusInternalServerError, err), resultError
+	}
 	response.Warnings = result.Warnings
 	if dryRun {
 		return response, resultDryRun
@@ -112,6 +118,21 @@ func (h *Handler) handle(ctx context.Context, req ctrladmission.Request) (ctrlad
 			"required", e.Count, "type", e.Type, "admissionID", result.Pod.Annotations[rdma.AdmissionIDAnnotation])
 	}
 	return response, resultInjected
+}
+
+// allowedWith allows a pod with what was changed.
+func allowedWith(before, after *corev1.Pod) (ctrladmission.Response, error) {
+	response := ctrladmission.Allowed("")
+	operations := patch(before, after)
+	if len(operations) == 0 {
+		return response, nil
+	}
+	var err error
+	if response.Patch, err = json.Marshal(operations); err != nil {
+		return response, fmt.Errorf("encoding the patch: %w", err)
+	}
+	response.PatchType = new(admissionv1.PatchTypeJSONPatch)
+	return response, nil
 }
 
 // refused answers as the API server's own validation does.

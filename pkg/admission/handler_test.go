@@ -26,8 +26,8 @@ import (
 
 const vfPool = "mellanox.com/mlnx_sriov_rdma"
 
-// server is the webhook as the program serves it.
-type server struct {
+// fixture is the webhook as the program serves it.
+type fixture struct {
 	handler  *Handler
 	http     http.Handler
 	ledger   *pools.Ledger
@@ -35,19 +35,19 @@ type server struct {
 	registry *prometheus.Registry
 }
 
-func newServer(t testing.TB) *server {
+func newServer(t testing.TB) *fixture {
 	t.Helper()
-	s := &server{registry: prometheus.NewRegistry()}
+	s := &fixture{registry: prometheus.NewRegistry()}
 	s.injector, s.ledger = newInjector(t)
 	s.injector.NewID = nil
 	var err error
 	s.handler, err = NewHandler(s.injector, ctrladmission.NewDecoder(clientgoscheme.Scheme), s.registry)
 	require.NoError(t, err)
-	s.http = &ctrladmission.Webhook{Handler: s.handler}
+	s.http = NewServer(s.handler)
 	return s
 }
 
-func (s *server) post(body []byte) *httptest.ResponseRecorder {
+func (s *fixture) post(body []byte) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, Path, bytes.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
@@ -56,7 +56,7 @@ func (s *server) post(body []byte) *httptest.ResponseRecorder {
 }
 
 // counted are the reviews by result, those that are not 0.
-func (s *server) counted(t testing.TB) string {
+func (s *fixture) counted(t testing.TB) string {
 	t.Helper()
 	var all []string
 	for _, result := range []string{resultInjected, resultRefused, resultIgnored, resultDryRun, resultError} {
@@ -67,7 +67,7 @@ func (s *server) counted(t testing.TB) string {
 	return strings.Join(all, " ")
 }
 
-func (s *server) reserved() int64 {
+func (s *fixture) reserved() int64 {
 	var total int64
 	for _, usage := range s.ledger.Usage() {
 		total += usage.Reserved
@@ -95,7 +95,7 @@ func review(t testing.TB, object string, change func(*admissionv1.AdmissionReque
 }
 
 // answer is the response to a review, which must be one whatever was asked.
-func (s *server) answer(t testing.TB, body []byte) *admissionv1.AdmissionResponse {
+func (s *fixture) answer(t testing.TB, body []byte) *admissionv1.AdmissionResponse {
 	t.Helper()
 	w := s.post(body)
 	require.Equal(t, http.StatusOK, w.Code)

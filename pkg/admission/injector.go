@@ -49,7 +49,7 @@ type Injector struct {
 
 // Result is what becomes of an admitted pod.
 type Result struct {
-	// Pod is a changed copy.
+	// Pod is a changed copy, which shares with the original what was not changed.
 	Pod    *corev1.Pod
 	Choice pools.Choice
 	// Warnings are shown to the user.
@@ -63,12 +63,28 @@ var admissionID = regexp.MustCompile(`^[a-z0-9]{16}$`)
 // a template carries none yet. A dry run reserves nothing.
 func (i *Injector) Inject(original *corev1.Pod, namespace string, dryRun bool) (*Result, field.ErrorList) {
 	id := i.admissionID(original)
-	result, errs := i.inject(original.DeepCopy(), namespace, id, dryRun)
+	result, errs := i.inject(changeable(original), namespace, id, dryRun)
 	if len(errs) > 0 && !dryRun {
 		// An earlier pass of this admission, or the choice just made, may have reserved what is not needed any more.
 		i.Ledger.CancelReservation(id)
 	}
 	return result, errs
+}
+
+// changeable copies what inject changes: annotations, finalizers, scheduler name, and the containers' requests and limits.
+func changeable(pod *corev1.Pod) *corev1.Pod {
+	c := *pod
+	c.Annotations = maps.Clone(pod.Annotations)
+	c.Finalizers = slices.Clone(pod.Finalizers)
+	c.Spec.InitContainers = slices.Clone(pod.Spec.InitContainers)
+	c.Spec.Containers = slices.Clone(pod.Spec.Containers)
+	for _, containers := range [][]corev1.Container{c.Spec.InitContainers, c.Spec.Containers} {
+		for i := range containers {
+			r := &containers[i].Resources
+			r.Requests, r.Limits = maps.Clone(r.Requests), maps.Clone(r.Limits)
+		}
+	}
+	return &c
 }
 
 func (i *Injector) inject(pod *corev1.Pod, namespace, id string, dryRun bool) (*Result, field.ErrorList) {

@@ -11,7 +11,6 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	"tenant.network/tenant-webhook/pkg/pools"
@@ -195,7 +194,7 @@ func TestInjectContainers(t *testing.T) {
 			require.Empty(t, errs)
 			got := apply(t, pod, result.Pod)
 			var all []string
-			eachContainer(got, func(c *corev1.Container, _ bool, _ *fieldPath) { all = append(all, devicesOf(t, c)) })
+			eachContainer(got, func(c *corev1.Container, _ place) { all = append(all, devicesOf(t, c)) })
 			require.Equal(t, tc.want, all)
 			for i := range pod.Spec.Containers {
 				for name, quantity := range pod.Spec.Containers[i].Resources.Requests {
@@ -316,8 +315,6 @@ func TestAPodThatHasToWaitIsAdmittedWithAWarning(t *testing.T) {
 	require.Empty(t, errs)
 	require.Equal(t, []string{"rdma.vf: pool mellanox.com/mlnx_sriov_rdma has no devices free for this pod now; it waits for them (required 2)"}, result.Warnings)
 }
-
-type fieldPath = field.Path
 
 // devicesOf lists a container's devices in order, and makes sure that requests and limits agree.
 func devicesOf(t testing.TB, c *corev1.Container) string {

@@ -1,22 +1,29 @@
 package admission
 
 import (
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
-	"gomodules.xyz/jsonpatch/v2"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
+
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitzero"`
+}
 
 // pointer escapes a key for a JSON pointer (RFC 6901, section 3).
 var pointer = strings.NewReplacer("~", "~0", "/", "~1")
 
 // patch returns the operations that turn the pod as it was sent into the changed one. It looks only at what Inject
 // changes, so that fields which this program does not know pass through untouched.
-func patch(before, after *corev1.Pod) []jsonpatch.JsonPatchOperation {
-	ops := patchMap(nil, "/metadata/annotations", before.Annotations, after.Annotations)
+func patch(before, after *corev1.Pod) []operation {
+	ops := patchMap(make([]operation, 0, 8), "/metadata/annotations", before.Annotations, after.Annotations)
 	switch had, has := len(before.Finalizers), after.Finalizers; {
 	case had == 0 && len(has) > 0:
 		ops = append(ops, add("/metadata/finalizers", has))
@@ -32,48 +39,46 @@ func patch(before, after *corev1.Pod) []jsonpatch.JsonPatchOperation {
 	return patchContainers(ops, "/spec/containers", before.Spec.Containers, after.Spec.Containers)
 }
 
-func patchContainers(ops []jsonpatch.JsonPatchOperation, path string, before, after []corev1.Container) []jsonpatch.JsonPatchOperation {
+func patchContainers(ops []operation, path string, before, after []corev1.Container) []operation {
 	for i := range after {
-		old, changed := before[i].Resources, after[i].Resources
-		at := fmt.Sprintf("%s/%d/resources", path, i)
-		if len(old.Requests) == len(changed.Requests) && len(old.Limits) == len(changed.Limits) &&
-			sameQuantities(old.Requests, changed.Requests) && sameQuantities(old.Limits, changed.Limits) {
+		old, changed := &before[i].Resources, &after[i].Resources
+		if sameQuantities(old.Requests, changed.Requests) && sameQuantities(old.Limits, changed.Limits) {
 			continue
 		}
+		at := path + "/" + strconv.Itoa(i) + "/resources"
 		if old.Requests == nil && old.Limits == nil && old.Claims == nil {
 			ops = append(ops, add(at, changed)) // "resources" itself may be absent
 			continue
 		}
-		ops = patchMap(ops, at+"/requests", quantities(old.Requests), quantities(changed.Requests))
-		ops = patchMap(ops, at+"/limits", quantities(old.Limits), quantities(changed.Limits))
+		ops = patchList(ops, at+"/requests", old.Requests, changed.Requests)
+		ops = patchList(ops, at+"/limits", old.Limits, changed.Limits)
 	}
 	return ops
 }
 
 func sameQuantities(a, b corev1.ResourceList) bool {
-	for name, quantity := range b {
-		had, ok := a[name]
-		if !ok || had.Cmp(quantity) != 0 {
-			return false
-		}
-	}
-	return true
+	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
 }
 
-// quantities returns a list as the text that goes into JSON; nil stays nil.
-func quantities(list corev1.ResourceList) map[string]string {
-	if list == nil {
-		return nil
+// patchList adds and replaces quantities; none is ever removed.
+func patchList(ops []operation, path string, before, after corev1.ResourceList) []operation {
+	if before == nil {
+		if len(after) > 0 {
+			ops = append(ops, add(path, after))
+		}
+		return ops
 	}
-	texts := make(map[string]string, len(list))
-	for name, quantity := range list {
-		texts[string(name)] = quantity.String()
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		quantity := after[name]
+		if had, ok := before[name]; !ok || had.Cmp(quantity) != 0 {
+			ops = append(ops, add(path+"/"+pointer.Replace(string(name)), quantity.String()))
+		}
 	}
-	return texts
+	return ops
 }
 
 // patchMap adds, replaces and removes keys; a map that is absent is made whole, since a key cannot be added to nothing.
-func patchMap(ops []jsonpatch.JsonPatchOperation, path string, before, after map[string]string) []jsonpatch.JsonPatchOperation {
+func patchMap(ops []operation, path string, before, after map[string]string) []operation {
 	if before == nil {
 		if len(after) > 0 {
 			ops = append(ops, add(path, after))
@@ -82,7 +87,7 @@ func patchMap(ops []jsonpatch.JsonPatchOperation, path string, before, after map
 	}
 	for _, key := range slices.Sorted(maps.Keys(before)) {
 		if _, ok := after[key]; !ok {
-			ops = append(ops, jsonpatch.NewOperation("remove", path+"/"+pointer.Replace(key), nil))
+			ops = append(ops, operation{Op: "remove", Path: path + "/" + pointer.Replace(key)})
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(after)) {
@@ -95,6 +100,6 @@ func patchMap(ops []jsonpatch.JsonPatchOperation, path string, before, after map
 }
 
 // add also replaces: RFC 6902, section 4.1.
-func add(path string, value any) jsonpatch.JsonPatchOperation {
-	return jsonpatch.NewOperation("add", path, value)
+func add(path string, value any) operation {
+	return operation{Op: "add", Path: path, Value: value}
 }

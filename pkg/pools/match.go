@@ -24,12 +24,19 @@ type matcher struct {
 // newMatcher leaves out the requests for pools that are among the options: those are weighed by count. What the pod
 // requests of other pools by itself is a request like any other.
 func newMatcher(pod *corev1.Pod, options [][]rdma.Entry) matcher {
-	m := matcher{tolerations: pod.Spec.Tolerations, requests: rdma.Requests(pod)}
+	m := newOpenMatcher(pod)
+	m.requests = rdma.Requests(pod)
 	for _, entries := range options {
 		for _, e := range entries {
 			delete(m.requests, e.Pool)
 		}
 	}
+	return m
+}
+
+// newOpenMatcher looks at no requests.
+func newOpenMatcher(pod *corev1.Pod) matcher {
+	m := matcher{tolerations: pod.Spec.Tolerations}
 	affinity := pod.Spec.Affinity
 	m.constrained = len(pod.Spec.NodeSelector) > 0 || affinity != nil && affinity.NodeAffinity != nil
 	if m.constrained {
@@ -41,8 +48,7 @@ func newMatcher(pod *corev1.Pod, options [][]rdma.Entry) matcher {
 // NodeMatcher returns a check whether a node is open to the pod by node selector, required affinity and taints, whatever
 // resources it has. It is made once a pod.
 func NodeMatcher(pod *corev1.Pod) func(*corev1.Node) bool {
-	m := newMatcher(pod, nil)
-	m.requests = nil
+	m := newOpenMatcher(pod)
 	return func(node *corev1.Node) bool { return m.matches(node, false) }
 }
 

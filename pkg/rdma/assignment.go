@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,7 +74,12 @@ func (a Assignment) Annotations() map[string]string {
 
 // Requests returns the pod's effective requests as the kubelet and kube-scheduler count them: init containers a
 // maximum, sidecars and containers a sum, overhead added (k8s.io/component-helpers/resource.PodRequests).
+// The list is the caller's.
 func Requests(pod *corev1.Pod) corev1.ResourceList {
+	spec := &pod.Spec
+	if len(spec.Containers) == 1 && len(spec.InitContainers) == 0 && spec.Overhead == nil && spec.Resources == nil {
+		return maps.Clone(spec.Containers[0].Resources.Requests) // most pods: nothing to add up, which would take 20 allocations
+	}
 	return resource.PodRequests(pod, resource.PodResourcesOptions{})
 }
 

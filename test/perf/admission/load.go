@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"tenant.network/tenant-webhook/pkg/admission"
 )
@@ -58,23 +57,31 @@ func run(workers int, duration time.Duration, call func() error) (load, error) {
 	return load{p50: all[len(all)/2], p99: all[len(all)*99/100], most: all[len(all)-1], rps: float64(len(all)) / took.Seconds()}, nil
 }
 
-// inProcess calls the handler itself, from one goroutine.
-func inProcess(handler ctrladmission.Handler, request ctrladmission.Request, duration time.Duration) (load, error) {
+// inProcess calls what serves the handler, without a network, from one goroutine.
+func inProcess(handler http.Handler, body []byte, duration time.Duration) (load, error) {
 	return run(1, duration, func() error {
-		if response := handler.Handle(context.Background(), request); !response.Allowed {
-			return fmt.Errorf("refused: %v", response.Result)
-		}
-		return nil
+		request := httptest.NewRequest(http.MethodPost, admission.Path, bytes.NewReader(body))
+		request.Header.Set("Content-Type", "application/json")
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, request)
+		return checkAllowed(recorder.Body.Bytes())
 	})
+}
+
+func checkAllowed(answer []byte) error {
+	if !bytes.Contains(answer, []byte(`"allowed":true`)) {
+		return fmt.Errorf("refused: %s", answer)
+	}
+	return nil
 }
 
 // tlsClients is how many connections the API server of the benchmark keeps.
 const tlsClients = 4
 
-// overTLS serves the handler as tenant-webhook does, by HTTP/1.1 over TLS, and posts reviews to it.
-func overTLS(handler ctrladmission.Handler, body []byte, duration time.Duration) (load, error) {
+// overTLS serves the handler by HTTP/1.1 over TLS, as tenant-webhook does, and posts reviews to it.
+func overTLS(handler http.Handler, body []byte, duration time.Duration) (load, error) {
 	mux := http.NewServeMux()
-	mux.Handle(admission.Path, &ctrladmission.Webhook{Handler: handler})
+	mux.Handle(admission.Path, handler)
 	server := httptest.NewUnstartedServer(mux)
 	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that the client opened and did not need
@@ -100,10 +107,7 @@ func overTLS(handler ctrladmission.Handler, body []byte, duration time.Duration)
 		if err := errors.Join(err, response.Body.Close()); err != nil {
 			return err
 		}
-		if !bytes.Contains(answer, []byte(`"allowed":true`)) {
-			return fmt.Errorf("refused: %s", answer)
-		}
-		return nil
+		return checkAllowed(answer)
 	}
 	return run(tlsClients, duration, post)
 }
