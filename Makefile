@@ -25,6 +25,8 @@ DOCKER_FLAGS ?=
 LEDGER_FLAGS ?=
 ADMISSION_FLAGS ?=
 SCHEDULER_FLAGS ?=
+MEMORY_FLAGS ?=
+RELEASE_FLAGS ?=
 
 ##@ Try it
 
@@ -161,6 +163,20 @@ bench-scheduler: ## Measure the scheduler with and without the plugin, in pairs 
 	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/controlplane ./internal/devcluster/controlplane
 	go test -c -o $(BIN)/bench-scheduler.test ./test/perf/scheduler
 	@go run ./test/perf/scheduler/pairs -binary $(BIN)/bench-scheduler.test -controlplane $(BIN)/controlplane $(SCHEDULER_FLAGS)
+
+.PHONY: bench-memory
+bench-memory: ## Measure what the webhook keeps of a large cluster, and its start (MEMORY_FLAGS=-help lists sizes)
+	@go run ./test/perf/memory $(MEMORY_FLAGS)
+
+.PHONY: bench-release
+bench-release: build ## Measure how fast 2,000 pods deleted at once give their networks back (RELEASE_FLAGS=-help lists sizes)
+	@go run ./test/perf/release -bin $(BIN) $(RELEASE_FLAGS)
+
+.PHONY: bench-small
+bench-small: build ## A small pair of the scheduler and a small release, which fail on a ratio or a count; the tests have the others
+	$(MAKE) bench-scheduler SCHEDULER_FLAGS="-cases nearly-full-5000 -divide 5 -pairs 1 -at-least 1.2"
+	$(MAKE) bench-scheduler SCHEDULER_FLAGS="-cases free-500 -divide 5 -pairs 1 -at-least 0.5"
+	@go run ./test/perf/release -bin $(BIN) -pods 120 -small 10 -check
 
 .PHONY: help
 help: ## Show this help

@@ -80,7 +80,7 @@ func set(list *corev1.ResourceList, name corev1.ResourceName, quantity resource.
 // pin finds the pools that the containers request already: that is how a user names a pool, and what makes a second
 // pass over our own output change nothing.
 func pin(pod *corev1.Pod, cfg *pools.Config, intent rdma.Intent) (map[rdma.Type]corev1.ResourceName, field.ErrorList) {
-	if len(intent) == 0 {
+	if len(intent) == 0 || !mentionsPool(pod, cfg) {
 		return nil, nil
 	}
 	requests := rdma.Requests(pod)
@@ -115,6 +115,23 @@ func pin(pod *corev1.Pod, cfg *pools.Config, intent rdma.Intent) (map[rdma.Type]
 		pinned[e.Type] = e.Pool
 	}
 	return pinned, nil
+}
+
+// mentionsPool reports whether anything in the pod requests a configured pool.
+func mentionsPool(pod *corev1.Pod, cfg *pools.Config) bool {
+	found := false
+	look := func(list corev1.ResourceList) {
+		for name := range list {
+			_, configured := cfg.Lookup(name)
+			found = found || configured
+		}
+	}
+	look(pod.Spec.Overhead)
+	if pod.Spec.Resources != nil {
+		look(pod.Spec.Resources.Requests)
+	}
+	eachContainer(pod, func(c *corev1.Container, _ place) { look(c.Resources.Requests) })
+	return found
 }
 
 // pinnings lists the ways in which the types can be served from the pools that are present; a type may also stay open.
@@ -170,7 +187,7 @@ func fill(pod *corev1.Pod, assignment rdma.Assignment, sidecars []string) field.
 			set(&c.Resources.Requests, e.Pool, quantity)
 			set(&c.Resources.Limits, e.Pool, quantity)
 		}
-		if got := rdma.Requests(pod)[e.Pool]; got.CmpInt64(want) != 0 {
+		if got := rdma.Request(pod, e.Pool); got.CmpInt64(want) != 0 {
 			return field.ErrorList{tooMany(pod, e, got, want)}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -47,18 +48,22 @@ type plainReview struct {
 // longestPlain is the longest body that is read here, in bytes; the API server's reviews of pods have a few thousand.
 const longestPlain = 1 << 20
 
+// bodies are used again: what is decoded from one is copied.
+var bodies = sync.Pool{New: func() any { return &bytes.Buffer{} }}
+
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Body == nil || r.Header.Get("Content-Type") != "application/json" {
 		s.webhook.ServeHTTP(w, r)
 		return
 	}
-	var body bytes.Buffer
-	body.Grow(int(min(max(r.ContentLength, 0), longestPlain)) + bytes.MinRead)
+	body, _ := bodies.Get().(*bytes.Buffer)
+	defer bodies.Put(body)
+	body.Reset()
 	_, err := body.ReadFrom(io.LimitReader(r.Body, longestPlain))
 	req, ok := readPlain(body.Bytes())
 	if err != nil || !ok {
-		r.Body = &reread{Reader: io.MultiReader(&body, r.Body), Closer: r.Body}
+		r.Body = &reread{Reader: io.MultiReader(body, r.Body), Closer: r.Body}
 		s.webhook.ServeHTTP(w, r)
 		return
 	}

@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/resource"
+	"k8s.io/apimachinery/pkg/api/resource"
+	componentresource "k8s.io/component-helpers/resource"
 )
 
 // Entry is what admission decided for one type.
@@ -76,11 +77,24 @@ func (a Assignment) Annotations() map[string]string {
 // maximum, sidecars and containers a sum, overhead added (k8s.io/component-helpers/resource.PodRequests).
 // The list is the caller's.
 func Requests(pod *corev1.Pod) corev1.ResourceList {
-	spec := &pod.Spec
-	if len(spec.Containers) == 1 && len(spec.InitContainers) == 0 && spec.Overhead == nil && spec.Resources == nil {
-		return maps.Clone(spec.Containers[0].Resources.Requests) // most pods: nothing to add up, which would take 20 allocations
+	if nothingToAddUp(pod) {
+		return maps.Clone(pod.Spec.Containers[0].Resources.Requests) // a sum takes 20 allocations
 	}
-	return resource.PodRequests(pod, resource.PodResourcesOptions{})
+	return componentresource.PodRequests(pod, componentresource.PodResourcesOptions{})
+}
+
+// Request is Requests of one resource.
+func Request(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
+	if nothingToAddUp(pod) {
+		return pod.Spec.Containers[0].Resources.Requests[name]
+	}
+	return Requests(pod)[name]
+}
+
+// nothingToAddUp is true of most pods.
+func nothingToAddUp(pod *corev1.Pod) bool {
+	spec := &pod.Spec
+	return len(spec.Containers) == 1 && len(spec.InitContainers) == 0 && spec.Overhead == nil && spec.Resources == nil
 }
 
 // Ours reports whether the pod went through admission, and what was decided: it has our finalizer, a readable

@@ -41,6 +41,10 @@ func TestRequestsAreThoseThatKubernetesCounts(t *testing.T) {
 		want := componentresource.PodRequests(pod, componentresource.PodResourcesOptions{})
 		got := rdma.Requests(pod)
 		require.True(t, apiequality.Semantic.DeepEqual(want, got), "want %v, got %v", want, got)
+		for name := range want {
+			one := rdma.Request(pod, name)
+			require.Zero(t, one.Cmp(want[name]))
+		}
 		for name := range got {
 			delete(got, name) // the caller's
 		}

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-
 	"tenant.network/tenant-webhook/pkg/admission"
 )
 

@@ -22,6 +22,8 @@ type result struct {
 	ours        load
 	// bare is an empty webhook on tenant-webhook's server, empty one on controller-runtime's.
 	bare, empty, scan, apiReader float64
+	// ratios are ours to empty, turn by turn, the smallest first.
+	ratios []float64
 }
 
 // Where the reviews come from.
@@ -39,8 +41,8 @@ func (r result) String() string {
 	if r.apiReader > 0 {
 		reader = fmt.Sprintf("%.0f", r.apiReader)
 	}
-	return fmt.Sprintf("admission: nodes=%d pods=%d affinity=%s where=%s p50=%v p99=%v max=%v rps=%.0f empty_rps=%.0f bare_rps=%.0f scan_rps=%.1f apiread_rps=%s",
-		r.nodes, r.pods, affinity, r.where, r.ours.p50, r.ours.p99, r.ours.most, r.ours.rps, r.empty, r.bare, r.scan, reader)
+	return fmt.Sprintf("admission: nodes=%d pods=%d affinity=%s where=%s p50=%v p99=%v max=%v rps=%.0f ratio=%.2f spread=%.2f..%.2f empty_rps=%.0f bare_rps=%.0f scan_rps=%.1f apiread_rps=%s",
+		r.nodes, r.pods, affinity, r.where, r.ours.p50, r.ours.p99, r.ours.most, r.ours.rps, r.ratios[len(r.ratios)/2], r.ratios[0], r.ratios[len(r.ratios)-1], r.empty, r.bare, r.scan, reader)
 }
 
 // rounds is how often each handler has its turn; the medians count.
@@ -85,9 +87,21 @@ func measure(nodes, pods int, pinned bool, client kubernetes.Interface, duration
 				loads[i] = append(loads[i], got)
 			}
 		}
-		results = append(results, result{nodes, pods, pinned, where, median(loads[0]), median(loads[1]).rps, median(loads[2]).rps, median(loads[3]).rps, median(loads[4]).rps})
+		ratios := ratiosOf(loads[0], loads[2])
+		results = append(results, result{nodes, pods, pinned, where, median(loads[0]), median(loads[1]).rps, median(loads[2]).rps,
+			median(loads[3]).rps, median(loads[4]).rps, ratios})
 	}
 	return results, nil
+}
+
+// ratiosOf compares turn by turn.
+func ratiosOf(ours, base []load) []float64 {
+	ratios := make([]float64, len(ours))
+	for i := range ours {
+		ratios[i] = ours[i].rps / base[i].rps
+	}
+	slices.Sort(ratios)
+	return ratios
 }
 
 // median is the load in the middle by reviews a second, the zero load of none.

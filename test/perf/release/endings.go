@@ -4,68 +4,88 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 )
 
-// endings watches pods stop and go.
+// endings sees pods stop and go.
 type endings struct {
-	watch   watch.Interface
+	expected int
+
+	mu      sync.Mutex
 	stopped map[types.UID]time.Time
 	waits   map[string][]time.Duration
 	gone    int
 	last    time.Time
+	all     chan struct{} // closed when the expected number is gone
 }
 
-var errWatchEnded = errors.New("the watch of pods ended")
+var errUnsynced = errors.New("the pods could not be read")
 
-func watchEndings(ctx context.Context, client kubernetes.Interface) (*endings, error) {
-	pods := client.CoreV1().Pods(metav1.NamespaceAll)
-	list, err := pods.List(ctx, metav1.ListOptions{})
+// watchEndings watches until ctx ends.
+func watchEndings(ctx context.Context, client kubernetes.Interface, expected int) (*endings, error) {
+	e := &endings{expected: expected, stopped: map[types.UID]time.Time{}, waits: map[string][]time.Duration{}, all: make(chan struct{})}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	registration, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(_, object any) { e.changed(object) },
+		DeleteFunc: e.deleted,
+	})
 	if err != nil {
 		return nil, err
 	}
-	w, err := pods.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	if err != nil {
-		return nil, err
+	factory.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		return nil, errUnsynced
 	}
-	return &endings{watch: w, stopped: map[types.UID]time.Time{}, waits: map[string][]time.Duration{}}, nil
+	return e, nil
 }
 
-// wait returns when so many pods are gone: how long each waited after it had stopped, and when the last was gone.
-func (e *endings) wait(ctx context.Context, pods int) (map[string][]time.Duration, time.Time, error) {
-	defer e.watch.Stop()
-	for e.gone < pods {
-		select {
-		case <-ctx.Done():
-			return nil, e.last, fmt.Errorf("%d of %d pods are gone: %w", e.gone, pods, ctx.Err())
-		case event, ok := <-e.watch.ResultChan():
-			pod, isPod := event.Object.(*corev1.Pod)
-			if !ok || !isPod {
-				return nil, e.last, fmt.Errorf("%d of %d pods are gone: %w: %v", e.gone, pods, errWatchEnded, event.Object)
-			}
-			e.see(event.Type, pod)
-		}
+// changed notes when a pod has stopped: its phase is terminal.
+func (e *endings) changed(object any) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
+		return
 	}
-	return e.waits, e.last, nil
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, known := e.stopped[pod.UID]; !known {
+		e.stopped[pod.UID] = time.Now()
+	}
 }
 
-// see notes one event. A pod has stopped when its phase is terminal.
-func (e *endings) see(kind watch.EventType, pod *corev1.Pod) {
-	now := time.Now()
-	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
-		if _, known := e.stopped[pod.UID]; !known {
-			e.stopped[pod.UID] = now
-		}
+func (e *endings) deleted(object any) {
+	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = unknown.Obj
 	}
-	if kind == watch.Deleted {
-		e.gone++
-		e.last = now
-		e.waits[pod.Namespace] = append(e.waits[pod.Namespace], now.Sub(e.stopped[pod.UID]))
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.last = time.Now()
+	if stopped, known := e.stopped[pod.UID]; known {
+		e.waits[pod.Namespace] = append(e.waits[pod.Namespace], e.last.Sub(stopped))
+	}
+	if e.gone++; e.gone == e.expected {
+		close(e.all)
+	}
+}
+
+// wait returns when all pods are gone: how long each waited after it had stopped, and when the last was gone.
+func (e *endings) wait(ctx context.Context) (map[string][]time.Duration, time.Time, error) {
+	select {
+	case <-e.all:
+		return e.waits, e.last, nil
+	case <-ctx.Done():
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return nil, e.last, fmt.Errorf("%d of %d pods are gone: %w", e.gone, e.expected, ctx.Err())
 	}
 }
