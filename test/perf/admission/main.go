@@ -23,7 +23,7 @@ import (
 func main() {
 	nodes := flag.String("nodes", "100,1000,5000", "numbers of nodes")
 	pods := flag.Int("pods", 50_000, "number of pods, of which nine in ten hold a device")
-	duration := flag.Duration("duration", 7*time.Second, "time for each measurement, which is made in turns")
+	duration := flag.Duration("duration", 7500*time.Millisecond, "time for each measurement, which is made in turns")
 	bin := flag.String("bin", "", "directory with the binary controlplane; empty leaves out the baseline that reads from an API server")
 	flag.Parse()
 	if err := bench(*nodes, *pods, *duration, *bin); err != nil {

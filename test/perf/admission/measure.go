@@ -46,7 +46,7 @@ func (r result) String() string {
 }
 
 // rounds is how often each handler has its turn; the medians count.
-const rounds = 7
+const rounds = 15
 
 // measure puts one cluster's handler and its baselines under the same load, by turns, so that what else the machine does
 // meets them alike. client may be nil.
