@@ -59,7 +59,7 @@ func run(workers int, duration time.Duration, call func() error) (load, error) {
 // inProcess calls what serves the handler, without a network, from one goroutine.
 func inProcess(handler http.Handler, body []byte, duration time.Duration) (load, error) {
 	return run(1, duration, func() error {
-		request := httptest.NewRequest(http.MethodPost, admission.Path, bytes.NewReader(body))
+		request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, admission.Path, bytes.NewReader(body))
 		request.Header.Set("Content-Type", "application/json")
 		recorder := httptest.NewRecorder()
 		handler.ServeHTTP(recorder, request)

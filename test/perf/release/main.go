@@ -46,11 +46,7 @@ func main() {
 	flag.IntVar(&s.latencyMillis, "latency", 50, "milliseconds that the tenant-controller takes for a release")
 	flag.BoolVar(&s.check, "check", false, "fail if a pod cost more than 1.5 calls, or one was held back by the client")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if err := s.run(ctx, os.Stdout); err != nil {
+	if err := s.run(os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
@@ -68,7 +64,11 @@ func (s settings) validate() error {
 }
 
 // run starts the cluster, measures, and stops it.
-func (s settings) run(ctx context.Context, out io.Writer) (err error) {
+func (s settings) run(out io.Writer) (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	if err := s.validate(); err != nil {
 		return err
 	}
