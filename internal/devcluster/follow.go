@@ -8,9 +8,12 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const followInterval = 200 * time.Millisecond
@@ -69,6 +72,11 @@ func (f *follower) tell(err error) {
 // reconcile stops what is no longer wanted, and then starts what is missing or was changed. A program that does not
 // start is tried again the next time.
 func (f *follower) reconcile(ctx context.Context) error {
+	// Before the Deployments are: a pod that is seen here is of no later generation than those.
+	pods, err := f.cluster.client.CoreV1().Pods(systemNamespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
 	deployments, err := f.cluster.client.AppsV1().Deployments(systemNamespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list Deployments: %w", err)
@@ -93,6 +101,25 @@ func (f *follower) reconcile(ctx context.Context) error {
 			continue
 		}
 		f.running[name] = want
+	}
+	if len(errs) > 0 || len(f.running) < len(wanted) {
+		return errors.Join(errs...)
+	}
+	return f.letRun(ctx, pods.Items)
+}
+
+// letRun tells kwok that what the pods stand for has started.
+func (f *follower) letRun(ctx context.Context, pods []corev1.Pod) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, startedAnnotation)
+	var errs []error
+	for i := range pods {
+		if _, told := pods[i].Annotations[startedAnnotation]; told {
+			continue
+		}
+		_, err := f.cluster.client.CoreV1().Pods(systemNamespace).Patch(ctx, pods[i].Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("pod %s: %w", pods[i].Name, err))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -36,10 +36,29 @@ func kwokConfig() ([]byte, error) {
 	return bytes.Join(documents, []byte("---\n")), nil
 }
 
+// startedAnnotation is put on the pods of webhook-system by the follower once the programs run that they stand for.
+const startedAnnotation = "devcluster/started"
+
+// podRunning is the beginning of the Stage that lets a pod run.
+const podRunning = `  name: pod-running
+spec:
+  resourceRef: {apiGroup: v1, kind: Pod}
+  selector:
+    matchExpressions:
+`
+
+// held keeps those pods from running before: whoever waits for a rollout waits for the programs.
+const held = `      - key: 'select(.metadata.namespace == "` + systemNamespace + `" and .metadata.annotations["` + startedAnnotation + `"] == null) | .metadata.name'
+        operator: DoesNotExist
+`
+
 func (c *Cluster) writeKwokConfig() error {
 	config, err := kwokConfig()
 	if err != nil {
 		return err
+	}
+	if c.config.FollowDeployments {
+		config = bytes.Replace(config, []byte(podRunning), []byte(podRunning+held), 1)
 	}
 	return os.WriteFile(c.path("config", "kwok.yaml"), config, 0o644)
 }

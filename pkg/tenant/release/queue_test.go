@@ -54,7 +54,7 @@ func TestRoundRobin(t *testing.T) {
 			},
 			"pop": func(t *rapid.T) {
 				if queue.Len() == 0 {
-					t.Skip("empty")
+					return
 				}
 				item := queue.Pop()
 				require.Equal(t, podOf(item.Namespace, popped[item.Namespace]), item)
