@@ -109,6 +109,8 @@ func TestRandomPodsAreDecodedAsTheAPIMachineryDoes(t *testing.T) {
 		pod.APIVersion, pod.Kind = "v1", "Pod"
 		raw, err := json.Marshal(pod)
 		require.NoError(t, err)
+		_, read := readPlain(review(t, string(raw), nil))
+		require.True(t, read, "a pod that must not take the long way: %.1000s", raw)
 		requireSameAsTheAPI(t, raw)
 	}
 }
