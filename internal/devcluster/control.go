@@ -46,7 +46,8 @@ type Component struct {
 	Name string
 	Path string
 	Args []string
-	// Ready is asked again and again until it returns nil. Nil: ready as soon as it runs.
+	// Ready is asked again and again until it returns nil. There has to be one: a program that only just runs does not
+	// serve yet.
 	Ready func(ctx context.Context) error
 	// Fork starts the child: see NewForker. Nil: like every other component.
 	Fork func(*exec.Cmd) error
@@ -54,6 +55,9 @@ type Component struct {
 
 // Run starts a component and returns when it is ready.
 func (c *Cluster) Run(ctx context.Context, added Component) error {
+	if added.Ready == nil {
+		return fmt.Errorf("component %s does not say when it is ready", added.Name)
+	}
 	if _, err := c.process(added.Name); err == nil {
 		return fmt.Errorf("there is a component %s already", added.Name)
 	}

@@ -32,7 +32,7 @@ type component struct {
 
 	// fork starts the child. Nil: fork, on the thread that lives as long as this process.
 	fork func(*exec.Cmd) error
-	// ready is asked again and again until it returns nil. Nil: ready as soon as it runs.
+	// ready is asked again and again until it returns nil.
 	ready func(ctx context.Context) error
 	// afterRestart, if any, runs when a successor is ready.
 	afterRestart func()
@@ -97,7 +97,7 @@ func (p *process) await(ctx context.Context, gone <-chan struct{}) error {
 	last := errors.New("not running")
 	for {
 		if p.pid() != 0 {
-			if last = p.probe(ctx); last == nil {
+			if last = p.ready(ctx); last == nil {
 				return nil
 			}
 		}
@@ -109,13 +109,6 @@ func (p *process) await(ctx context.Context, gone <-chan struct{}) error {
 		case <-time.After(pollInterval):
 		}
 	}
-}
-
-func (p *process) probe(ctx context.Context) error {
-	if p.ready == nil {
-		return nil
-	}
-	return p.ready(ctx)
 }
 
 // supervise replaces children that die, once the first was ready.

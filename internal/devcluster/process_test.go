@@ -174,3 +174,10 @@ func TestNamingAnUnknownComponentListsTheKnown(t *testing.T) {
 	c := &Cluster{processes: []*process{{component: component{name: Etcd}}, {component: component{name: Kwok}}}}
 	require.ErrorContains(t, c.Kill("etc"), `no component "etc"; there are etcd, kwok`)
 }
+
+func TestAComponentThatDoesNotSayWhenItIsReadyIsRefused(t *testing.T) {
+	c := &Cluster{}
+	err := c.Run(t.Context(), Component{Name: "deviceplugin", Path: "deviceplugin"})
+	require.ErrorContains(t, err, "component deviceplugin does not say when it is ready")
+	require.Empty(t, c.Components())
+}

@@ -27,11 +27,20 @@ func (n *Node) SetPools(ctx context.Context, pools ...Pool) error {
 	if err != nil {
 		return err
 	}
+	return n.askDevicePlugin(ctx, http.MethodPut, bytes.NewReader(body))
+}
+
+// devicePluginReady says whether the device plugin can be told what to offer.
+func (n *Node) devicePluginReady(ctx context.Context) error {
+	return n.askDevicePlugin(ctx, http.MethodGet, http.NoBody)
+}
+
+func (n *Node) askDevicePlugin(ctx context.Context, method string, body io.Reader) error {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", n.path(devicePluginSocket))
 		}}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://deviceplugin/pools", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, "http://deviceplugin/pools", body)
 	if err != nil {
 		return err
 	}

@@ -182,7 +182,9 @@ func (n *Node) startDevicePlugin(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(n.config.Pools)) {
 		args = append(args, "-pool", name+"="+strconv.Itoa(n.config.Pools[name]))
 	}
-	return n.run(ctx, devcluster.Component{Name: DevicePlugin, Path: n.binary("deviceplugin"), Args: args})
+	return n.run(ctx, devcluster.Component{
+		Name: DevicePlugin, Path: n.binary("deviceplugin"), Args: args, Ready: n.devicePluginReady,
+	})
 }
 
 // awaitReady waits until the scheduler can place pods that ask for the pools' devices.
