@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Builds the images with docker, podman or buildah, whichever works here.
+# Each gets the tag VERSION and the one that the manifests name.
 #   hack/docker-build.sh VERSION             compiles in the builder image
 #   hack/docker-build.sh VERSION --prebuilt  takes what make build has put into bin, onto an empty base: needs no registry
 # The environment variables ENGINE, BASE_IMAGE, BUILD_IMAGE, PLATFORM (os/arch) and TARGETS (webhook scheduler mock) choose
@@ -62,7 +63,8 @@ if [[ -n $prebuilt ]]; then
 fi
 
 for target in "${targets[@]}"; do
-  name=tenant-$target
-  [[ $target != mock ]] || name=tenant-controller
-  "$engine" build "${flags[@]}" --target "$target" -t "$name:$version" -f Dockerfile "$context"
+  # The second tag is the one in the manifests.
+  name=tenant-$target tag=latest
+  [[ $target != mock ]] || name=tenant-controller tag=v1
+  "$engine" build "${flags[@]}" --target "$target" -t "$name:$version" -t "$name:$tag" -f Dockerfile "$context"
 done

@@ -45,11 +45,20 @@ fail() {
   exit 1
 }
 
+# named IMAGE: the manifests name an image that was just built.
+named() {
+  local image
+  image=$(grep -rhoE "image: $1:[^ ]+" manifests mock | sort -u)
+  [[ -n $image && $image != *$'\n'* ]] || fail "the manifests name '$image' for $1, and not one image"
+  [[ $(buildah images --quiet "${image#image: }") == "$(buildah images --quiet "$1:$version")" ]] ||
+    fail "${image#image: }, which the manifests name, was not built"
+}
+
 read -ra targets <<<"${TARGETS:-webhook scheduler mock}"
 for target in "${targets[@]}"; do
   case $target in
-    webhook) check tenant-webhook tenant-webhook --tenant-controller-url ;;
-    scheduler) check tenant-scheduler tenant-scheduler --write-config-to ;;
-    mock) check tenant-controller tenant-controller -request-log ;;
+    webhook) check tenant-webhook tenant-webhook --tenant-controller-url && named tenant-webhook ;;
+    scheduler) check tenant-scheduler tenant-scheduler --write-config-to && named tenant-scheduler ;;
+    mock) check tenant-controller tenant-controller -request-log && named tenant-controller ;;
   esac
 done

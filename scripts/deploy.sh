@@ -4,8 +4,8 @@ set -euo pipefail
 
 usage() {
   cat <<'USAGE'
-usage: scripts/deploy.sh [--dry-run] [--timeout SECONDS] [OVERLAY]
-       scripts/deploy.sh --uninstall [--force] [--dry-run] [--timeout SECONDS]
+usage: scripts/deploy.sh [--dry-run] [--stock-scheduler-runs] [--timeout SECONDS] [OVERLAY]
+       scripts/deploy.sh --uninstall [--force] [--dry-run] [--stock-scheduler-runs] [--timeout SECONDS]
 
 OVERLAY is the name of a directory in deploy/overlays, or a directory with a kustomization; manifests without one.
 Doing it again changes nothing that is as it should be.
@@ -14,6 +14,9 @@ Doing it again changes nothing that is as it should be.
   --uninstall  remove everything that was installed, whatever the overlay; refuses while RDMA pods live
   --force      with --uninstall: delete the RDMA pods first, and take our finalizer from those that nobody releases
   --timeout    seconds that each wait may take, 180 without it
+  --stock-scheduler-runs
+               the cluster's own scheduler is there again, although no Pod in kube-system shows it: without this the
+               cluster's only scheduler is not taken away
 
 The environment variable KUBECTL names another kubectl.
 USAGE
@@ -25,9 +28,11 @@ readonly label=app.kubernetes.io/part-of=tenant-webhook
 readonly crd=network-attachment-definitions.k8s.cni.cncf.io
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly root
+# shellcheck source=scripts/overlay.sh
+source "$root/scripts/overlay.sh"
 kubectl=${KUBECTL:-kubectl}
 
-dry_run= uninstall= force= timeout=180 overlay=
+dry_run= uninstall= force= stock_scheduler_runs= timeout=180 overlay=
 
 say() { printf 'deploy: %s\n' "$*"; }
 die() {
@@ -41,6 +46,7 @@ parse() {
       --dry-run) dry_run=yes ;;
       --uninstall) uninstall=yes ;;
       --force) force=yes ;;
+      --stock-scheduler-runs) stock_scheduler_runs=yes ;;
       --timeout)
         [[ ${2-} =~ ^[1-9][0-9]*$ ]] || die "--timeout: '${2-}' must be a number of seconds above 0"
         timeout=$2
@@ -59,18 +65,6 @@ parse() {
     shift
   done
   [[ -z $force || -n $uninstall ]] || die "--force goes with --uninstall only"
-}
-
-# overlay_dir finds the kustomization that the argument means.
-overlay_dir() {
-  local dir
-  for dir in "${overlay:-$root/manifests}" "$root/deploy/overlays/$overlay"; do
-    if [[ -f $dir/kustomization.yaml ]]; then
-      printf '%s\n' "$dir"
-      return
-    fi
-  done
-  die "'$overlay' is neither a directory with a kustomization.yaml nor one of $(cd "$root/deploy/overlays" && echo ./* | tr -d ./)"
 }
 
 check_cluster() {
@@ -96,11 +90,25 @@ until_true() {
   done
 }
 
+# keep_a_scheduler refuses to take away what places the cluster's plain pods while nobody else is seen who would.
+keep_a_scheduler() {
+  local live pods
+  live=$("$kubectl" -n "$namespace" get configmap tenant-scheduler-config --ignore-not-found -o jsonpath='{.data}')
+  [[ $live == *'schedulerName: default-scheduler'* && -z $stock_scheduler_runs ]] || return 0
+  pods=$("$kubectl" -n kube-system get pods -l component=kube-scheduler --field-selector status.phase=Running -o name)
+  [[ -z $pods ]] || return 0
+  die "tenant-scheduler is this cluster's only scheduler, and $1: bring the stock kube-scheduler back first (docs/operations.md), or say --stock-scheduler-runs"
+}
+
 # --- install ---
 
 deploy() {
-  local dir applied name
-  dir=$(overlay_dir)
+  local dir rendered applied name
+  dir=$(overlay_dir "$root" "$overlay") || die "see --help"
+  rendered=$("$kubectl" kustomize "$dir") || die "$dir cannot be rendered"
+  if [[ $rendered != *'schedulerName: default-scheduler'* ]]; then
+    keep_a_scheduler "with $dir it would place RDMA pods only"
+  fi
   if ! exists crd "$crd"; then
     say "note: the CRD $crd is not there; RDMA pods will wait until Multus is installed"
   fi
@@ -115,18 +123,28 @@ deploy() {
   say "kubectl apply -k $dir"
   applied=$("$kubectl" apply -k "$dir") || die "not everything was applied: mend what is said above and run this again"
   printf '%s\n' "$applied"
-  # Pods read their ConfigMap when they start. The pools' one is watched, the scheduler's is not.
-  if grep -q '^configmap/tenant-scheduler-config configured' <<<"$applied" &&
-    ! grep -q '^deployment.apps/tenant-scheduler created' <<<"$applied"; then
-    say "the scheduler's configuration changed: restarting it"
-    "$kubectl" -n "$namespace" rollout restart deployment/tenant-scheduler
-  fi
+  restart_scheduler "$applied"
   for name in $("$kubectl" -n "$namespace" get deployments -l "$label" -o name); do
     say "waiting for $namespace/$name to be rolled out (up to $timeout s)"
     "$kubectl" -n "$namespace" rollout status "$name" --timeout="${timeout}s" || explain_rollout "$name"
   done
   await_webhook
   say "installed; next: kubectl apply -f deploy/example-test-pod.yaml, or scripts/self-test.sh"
+}
+
+# restart_scheduler has the scheduler read a configuration that changed: its Pods read their ConfigMap when they start (the
+# pools' one is watched). The Deployment notes for which one that was done last, so that a run that ended early is made up for.
+restart_scheduler() {
+  local note=tenant.network/scheduler-config sum noted
+  exists -n "$namespace" deployment tenant-scheduler || return 0
+  sum=$("$kubectl" -n "$namespace" get configmap tenant-scheduler-config -o jsonpath='{.data}' | cksum | tr ' ' -)
+  noted=$("$kubectl" -n "$namespace" get deployment tenant-scheduler -o "jsonpath={.metadata.annotations.tenant\\.network/scheduler-config}")
+  [[ $noted != "$sum" ]] || return 0
+  if ! grep -q '^deployment.apps/tenant-scheduler created' <<<"$1"; then
+    say "the scheduler's configuration changed: restarting it"
+    "$kubectl" -n "$namespace" rollout restart deployment/tenant-scheduler
+  fi
+  "$kubectl" -n "$namespace" annotate --overwrite deployment/tenant-scheduler "$note=$sum" >/dev/null
 }
 
 explain_rollout() {
@@ -138,7 +156,8 @@ explain_rollout() {
 # await_webhook asks for a pod that is not created, where a namespace is opted in.
 await_webhook() {
   local opted_in
-  opted_in=$("$kubectl" get namespaces -l rdma-type=vpc -o name | awk 'NR == 1')
+  opted_in=$("$kubectl" get namespaces -l rdma-type=vpc --field-selector status.phase=Active -o name |
+    awk '$0 !~ "^namespace/(kube-system|'"$namespace"')$" && !n++')
   if [[ -z $opted_in ]]; then
     say "no namespace is labelled rdma-type=vpc yet: kubectl label namespace NAME rdma-type=vpc"
     return
@@ -178,6 +197,7 @@ no_rdma_pods() {
 
 uninstall() {
   local live
+  keep_a_scheduler "uninstalling removes it"
   live=$(live_pods)
   if [[ -n $live && -z $force ]]; then
     awk 'NR <= 20 {print "  " $1 "/" $2}' <<<"$live" >&2
@@ -247,7 +267,8 @@ delete_objects() {
   "$kubectl" -n "$namespace" delete lease/tenant-webhook lease/tenant-scheduler --ignore-not-found
   exists namespace "$namespace" || return 0
   local others
-  others=$("$kubectl" -n "$namespace" get deployments,statefulsets,daemonsets,jobs,pods,services,persistentvolumeclaims -o name)
+  others=$("$kubectl" -n "$namespace" get deployments,statefulsets,daemonsets,jobs,cronjobs,pods,services,ingresses,persistentvolumeclaims,configmaps,secrets,serviceaccounts -o name)
+  others=$(grep -vxE 'configmap/kube-root-ca.crt|serviceaccount/default' <<<"$others" || true) # every namespace has these
   if [[ -n $others ]]; then
     say "namespace $namespace stays: it holds what is not ours ($(awk 'NR <= 3' <<<"$others" | paste -sd' ' -), …)"
     "$kubectl" label namespace "$namespace" "${label%%=*}-"

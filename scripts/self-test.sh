@@ -26,6 +26,8 @@ readonly crd=network-attachment-definitions.k8s.cni.cncf.io
 readonly user=rdma-self-test-user
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly root
+# shellcheck source=scripts/overlay.sh
+source "$root/scripts/overlay.sh"
 kubectl=${KUBECTL:-kubectl}
 
 keep= timeout=120 overlay=
@@ -335,9 +337,7 @@ nothing_left() {
 
 applied_again() {
   local dir out
-  for dir in "${overlay:-$root/manifests}" "$root/deploy/overlays/$overlay"; do
-    [[ ! -f $dir/kustomization.yaml ]] || break
-  done
+  dir=$(overlay_dir "$root" "$overlay")
   # kubectl apply itself calls kinds "configured" that it did not change.
   out=$("$kubectl" diff -k "$dir" 2>&1) && return
   why=$(grep -E '^[-+] ' <<<"$out" | paste -sd' ' - | cut -c1-200)
@@ -414,6 +414,7 @@ scheduled() {
 }
 
 parse "$@"
+overlay_dir "$root" "$overlay" >/dev/null || die "see --help"
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 prepare

@@ -91,9 +91,43 @@ func TestChartRendersWhatKustomizeRenders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rendered, err := template(t, append(tc.values, "createNamespace=true")...)
 			require.NoError(t, err)
-			require.Equal(t, decode(t, kustomize(t, tc.dir)), decode(t, rendered))
+			objects := decode(t, rendered)
+			// What scripts/deploy.sh sees to, after kubectl apply.
+			require.NotEmpty(t, takeChecksum(t, objects))
+			require.Equal(t, decode(t, kustomize(t, tc.dir)), objects)
 		})
 	}
+}
+
+const schedulerDeployment = "Deployment webhook-system/tenant-scheduler"
+
+// takeChecksum removes from the scheduler's Deployment what makes new Pods of a new configuration, and returns it.
+func takeChecksum(t *testing.T, objects map[string]map[string]any) string {
+	t.Helper()
+	path := []string{"spec", "template", "metadata", "annotations"}
+	sum, _, err := unstructured.NestedString(objects[schedulerDeployment], append(path, "checksum/scheduler-config")...)
+	require.NoError(t, err)
+	unstructured.RemoveNestedField(objects[schedulerDeployment], path...)
+	return sum
+}
+
+func TestChartMakesNewSchedulerPodsForANewConfiguration(t *testing.T) {
+	sums := map[string]string{}
+	for _, mode := range []string{"own", "beside", "only"} {
+		rendered, err := template(t, fmt.Sprintf("scheduler.mode=%q", mode))
+		require.NoError(t, err)
+		sums[mode] = takeChecksum(t, decode(t, rendered))
+	}
+	require.Equal(t, sums["own"], sums["beside"], "they have the same configuration")
+	require.NotEqual(t, sums["own"], sums["only"])
+}
+
+func TestChartLetsTheOnlyReplicaBeEvicted(t *testing.T) {
+	rendered, err := template(t, "webhook.replicas=1")
+	require.NoError(t, err)
+	objects := decode(t, rendered)
+	require.NotContains(t, objects, "PodDisruptionBudget webhook-system/tenant-webhook")
+	require.Contains(t, objects, "PodDisruptionBudget webhook-system/tenant-scheduler")
 }
 
 func TestChartRendersTheSameEachTime(t *testing.T) {
@@ -121,7 +155,7 @@ func TestChartValuesReachTheObjects(t *testing.T) {
 		require.Contains(t, container(t, pod)["env"], map[string]any{"name": "TENANT_CONTROLLER_URL", "value": "https://networks.example:443"})
 		require.Equal(t, []any{map[string]any{"name": "pull"}}, pod["imagePullSecrets"])
 	}
-	webhook, scheduler := objects["Deployment webhook-system/tenant-webhook"], objects["Deployment webhook-system/tenant-scheduler"]
+	webhook, scheduler := objects["Deployment webhook-system/tenant-webhook"], objects[schedulerDeployment]
 	require.Contains(t, container(t, podSpec(t, webhook))["args"], "--refresh-interval=10s")
 	require.Equal(t, []any{map[string]any{"key": "a", "operator": "Exists"}}, podSpec(t, webhook)["tolerations"])
 	require.Equal(t, "registry.example/s:1", container(t, podSpec(t, scheduler))["image"])
@@ -134,6 +168,15 @@ func TestChartValuesReachTheObjects(t *testing.T) {
 	for key := range objects {
 		require.NotContains(t, key, "NetworkPolicy ")
 	}
+}
+
+func TestChartKeepsTheOnlySchedulersTolerations(t *testing.T) {
+	rendered, err := template(t, `scheduler.mode="only"`, `scheduler.tolerations=[{"key":"a","operator":"Exists"}]`)
+	require.NoError(t, err)
+	tolerations, ok := podSpec(t, decode(t, rendered)[schedulerDeployment])["tolerations"].([]any)
+	require.True(t, ok)
+	require.Contains(t, tolerations, map[string]any{"key": "a", "operator": "Exists"})
+	require.Contains(t, tolerations, map[string]any{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"})
 }
 
 func podSpec(t *testing.T, deployment map[string]any) map[string]any {

@@ -24,6 +24,26 @@ func TestOneSchedulerPlacesAllPods(t *testing.T) {
 	holder := w.do("kubectl -n kube-system get lease kube-scheduler -o jsonpath='{.spec.holderIdentity}'")
 	require.NotEmpty(t, holder, "the lease of the stock scheduler is ours")
 	w.sharesTheNode()
+
+	own, err := w.WriteOverlay(filepath.Join(repository, "deploy/overlays/devcluster"))
+	require.NoError(t, err)
+	for _, line := range []string{"scripts/deploy.sh " + own, "scripts/deploy.sh --uninstall --force"} {
+		out, err := w.bash(line)
+		require.Error(t, err, "nobody would place plain pods any more")
+		require.Contains(t, out, "tenant-scheduler is this cluster's only scheduler")
+	}
+	w.do("scripts/deploy.sh --dry-run --stock-scheduler-runs " + own)
+	w.do("scripts/deploy.sh " + w.overlay)
+	w.do("kubectl -n tenant-a delete pods --all --wait")
+	w.do(`kubectl create -f - <<EOF
+apiVersion: v1
+kind: Pod
+metadata: {name: kube-scheduler-node-1, namespace: kube-system, labels: {component: kube-scheduler}}
+spec: {nodeName: node-1, containers: [{name: kube-scheduler, image: kube-scheduler}]}
+EOF
+kubectl -n kube-system wait --for=condition=Ready pod/kube-scheduler-node-1 --timeout=120s`)
+	w.do("scripts/deploy.sh --uninstall")
+	w.nothingOfOurs()
 }
 
 func TestSchedulerStandsByWhileTheStockOneHoldsTheLease(t *testing.T) {

@@ -167,6 +167,16 @@ func TestScriptsInstallTestAndRemove(t *testing.T) {
 		require.Equal(t, before, w.do("kubectl get mutatingwebhookconfiguration tenant-webhook -o jsonpath='{.webhooks[0].clientConfig.caBundle}'"))
 		w.do("scripts/deploy.sh " + w.overlay)
 	})
+	t.Run("a scheduler configuration that was only applied is taken up", func(t *testing.T) {
+		w := w.in(t)
+		dir := t.TempDir()
+		w.do("kubectl kustomize " + w.overlay + " | sed s/Spread/BinPack/ >" + dir + "/all.yaml")
+		w.do("echo 'resources: [all.yaml]' >" + dir + "/kustomization.yaml && kubectl apply -k " + dir)
+		const restarts = "the scheduler's configuration changed: restarting it"
+		require.Contains(t, w.do("scripts/deploy.sh "+dir), restarts)
+		require.NotContains(t, w.do("scripts/deploy.sh "+dir), restarts)
+		require.Contains(t, w.do("scripts/deploy.sh "+w.overlay), restarts)
+	})
 	t.Run("removing leaves nothing, and may be done again", func(t *testing.T) {
 		w := w.in(t)
 		require.Contains(t, w.do("scripts/deploy.sh --uninstall --dry-run"), "would delete Deployment webhook-system/tenant-webhook")
@@ -226,6 +236,7 @@ func TestScriptsMustNot(t *testing.T) {
 			{"scripts/deploy.sh --timeout 5m", "--timeout: '5m' must be a number of seconds above 0"},
 			{"scripts/deploy.sh --force", "--force goes with --uninstall only"},
 			{"scripts/deploy.sh mock mock-sidecar", "one overlay only"},
+			{"scripts/self-test.sh no-such-overlay --timeout 1", "'no-such-overlay' is neither"},
 			{"scripts/self-test.sh --timeout", "--timeout: '' must be a number of seconds above 0"},
 			{"scripts/self-test.sh -x", "unknown flag '-x'"},
 		} {
@@ -268,12 +279,25 @@ func TestForcedUninstallDoesNotNeedTheTenantController(t *testing.T) {
 func TestUninstallSparesWhatIsNotOurs(t *testing.T) {
 	w := newWorld(t, devcluster.Config{})
 	w.do("scripts/deploy.sh " + w.overlay)
-	w.do("kubectl -n webhook-system create configmap somebody-elses")
-	w.do("kubectl -n webhook-system create service clusterip somebody-elses --tcp=80")
+	w.do("kubectl -n webhook-system create secret generic somebody-elses")
 	out := w.do("scripts/deploy.sh --uninstall")
-	require.Contains(t, out, "namespace webhook-system stays")
-	require.Contains(t, w.do("kubectl -n webhook-system get configmaps,services -o name"), "service/somebody-elses")
+	require.Contains(t, out, "namespace webhook-system stays: it holds what is not ours (secret/somebody-elses")
+	require.Contains(t, w.do("kubectl -n webhook-system get secrets -o name"), "secret/somebody-elses")
 	require.Empty(t, w.labelled())
+}
+
+// TestEveryOverlayIsFoundByItsName: directories of the same name lie in the repository, too.
+func TestEveryOverlayIsFoundByItsName(t *testing.T) {
+	w := newWorld(t, devcluster.Config{Without: []string{devcluster.Kwok, devcluster.KubeScheduler}, Nodes: []devcluster.Node{}})
+	w.do(certManagerCRD("issuers", "Issuer") + certManagerCRD("certificates", "Certificate"))
+	w.do("kubectl wait --for=condition=Established crd issuers.cert-manager.io certificates.cert-manager.io --timeout=60s")
+	overlays, err := os.ReadDir(filepath.Join(repository, "deploy/overlays"))
+	require.NoError(t, err)
+	require.NotEmpty(t, overlays)
+	for _, overlay := range overlays {
+		out := w.do("scripts/deploy.sh --dry-run " + overlay.Name())
+		require.Contains(t, out, "deployment.apps/tenant-webhook created (dry run)", overlay.Name())
+	}
 }
 
 // TestQuickStart goes the short way: devices that do not exist, the mock, the script, the example.
