@@ -43,6 +43,11 @@ func TestChoose(t *testing.T) {
 		n.Spec.Unschedulable = true
 		return n
 	}
+	// What a kubelet keeps for itself is in the capacity for ever, and never in the allocatable.
+	keeping := func(n *corev1.Node, name corev1.ResourceName, capacity, allocatable string) *corev1.Node {
+		n.Status.Capacity[name], n.Status.Allocatable[name] = resource.MustParse(capacity), resource.MustParse(allocatable)
+		return n
+	}
 	vfAndPf := rdma.Intent{{Type: rdma.VF, Count: 1}, {Type: rdma.PF, Count: 1}}
 
 	for name, tc := range map[string]struct {
@@ -88,6 +93,21 @@ func TestChoose(t *testing.T) {
 		"a GPU pod waits for its GPU nodes' pool, busy as they are": {
 			objects: []any{node("cpu", first, 8), node("gpu", second, 1, gpu, 8), pod("p", "gpu", second, 1, gpu, 8)},
 			demand:  Demand{Intent: vf(1), Pod: gpuPod}, want: []corev1.ResourceName{second}, outcome: Waits},
+		"a GPU pod waits for its GPU nodes' pool while their device plugin is away": {
+			objects: []any{node("cpu", first, 8), away(node("gpu", second, 1, gpu, 8), gpu)},
+			demand:  Demand{Intent: vf(1), Pod: gpuPod}, want: []corev1.ResourceName{second}, outcome: Waits},
+		"a pod must not wait for nodes whose kubelet keeps the processors that it lacks": {
+			objects: []any{keeping(node("n1", first, 8), corev1.ResourceCPU, "64", "62"), node("n2", second, 1), pod("p", "n2", second, 1)},
+			demand:  Demand{Intent: vf(1), Pod: pod("new", "", corev1.ResourceCPU, 63)}, want: []corev1.ResourceName{second}, outcome: Waits},
+		"a pod must not wait for nodes whose kubelet keeps the memory that it lacks": {
+			objects: []any{keeping(node("n1", first, 8), corev1.ResourceMemory, "512Gi", "500Gi"), node("n2", second, 1), pod("p", "n2", second, 1)},
+			demand:  Demand{Intent: vf(1), Pod: pod("new", "", corev1.ResourceMemory, 501<<30)}, want: []corev1.ResourceName{second}, outcome: Waits},
+		"a pod must not wait for nodes whose kubelet keeps the disk that it lacks": {
+			objects: []any{keeping(node("n1", first, 8), corev1.ResourceEphemeralStorage, "100Gi", "90Gi"), node("n2", second, 1, corev1.ResourceEphemeralStorage, 100<<30), pod("p", "n2", second, 1)},
+			demand:  Demand{Intent: vf(1), Pod: pod("new", "", corev1.ResourceEphemeralStorage, 95<<30)}, want: []corev1.ResourceName{second}, outcome: Waits},
+		"a pod must not wait for nodes that have its huge pages in their capacity alone": {
+			objects: []any{keeping(node("n1", first, 8), "hugepages-1Gi", "8Gi", "0"), node("n2", second, 1, corev1.ResourceName("hugepages-1Gi"), 8<<30), pod("p", "n2", second, 1)},
+			demand:  Demand{Intent: vf(1), Pod: pod("new", "", corev1.ResourceName("hugepages-1Gi"), 8<<30)}, want: []corev1.ResourceName{second}, outcome: Waits},
 		"the node selector decides which nodes count": {
 			objects: []any{node("n1", first, 8), node("n2", second, 8)},
 			demand:  Demand{Intent: vf(1), Pod: onN2}, want: []corev1.ResourceName{second}, outcome: Room},
@@ -153,6 +173,10 @@ func TestChoose(t *testing.T) {
 		"under reject a pod that exceeds every node is refused": {
 			policy: "whenFull: reject", objects: []any{node("n1", first, 8, second, 4)}, demand: demand(0, vf(9)),
 			refused: "no node can hold the pod with 9 of a.com/first or b.com/second, even when it is empty; accepted is what fits on one node"},
+		"under reject a pod that needs what every kubelet keeps for itself is refused": {
+			policy: "whenFull: reject", objects: []any{keeping(node("n1", first, 8), corev1.ResourceCPU, "64", "62")},
+			demand:  Demand{Intent: vf(1), Pod: pod("new", "", corev1.ResourceCPU, 63)},
+			refused: "no node can hold the pod with 1 of a.com/first or b.com/second, even when it is empty; accepted is what fits on one node"},
 		"gated pods count as waiting": {
 			objects: []any{node("n1", first, 1, second, 1), gatedPod("p", first)}, demand: demand(0, vf(1)),
 			want: []corev1.ResourceName{second}, outcome: Room},

@@ -60,7 +60,7 @@ type WhenFull string
 const (
 	// Queue admits every pod: one that no node can hold waits for a node that can.
 	Queue WhenFull = "queue"
-	// Reject refuses a pod whose request exceeds the capacity of every node. A pod that only has to wait is admitted.
+	// Reject refuses a pod that no node could hold even when it is empty. A pod that only has to wait is admitted.
 	Reject WhenFull = "reject"
 )
 

@@ -76,11 +76,15 @@ func (m matcher) matches(node *corev1.Node, ever bool) bool {
 	return err == nil && ok
 }
 
+// fits goes by the capacity of extended resources alone: there it differs from the allocatable only while a device plugin
+// is away. Of the native ones, such as cpu and memory, the difference is what the kubelet keeps for itself for ever.
 func (m matcher) fits(node *corev1.Node, ever bool) bool {
 	for name, want := range m.requests {
 		has := node.Status.Allocatable[name]
-		if capacity := node.Status.Capacity[name]; ever && capacity.Cmp(has) > 0 {
-			has = capacity
+		if ever && IsExtendedResource(name) {
+			if capacity := node.Status.Capacity[name]; capacity.Cmp(has) > 0 {
+				has = capacity
+			}
 		}
 		if want.Cmp(has) > 0 {
 			return false

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
@@ -71,7 +72,8 @@ func (s *sim) setNode(t *rapid.T) {
 		has = append(has, name, rapid.SampledFrom([]int{allocatable, 0, 6}).Draw(t, "capacity"))
 	}
 	n := node(drawNodeName(t), offers...)
-	n.Status.Capacity = list(has...)
+	n.Status.Capacity = list(append(has, corev1.ResourceCPU, 64)...)
+	n.Status.Allocatable[corev1.ResourceCPU] = *resource.NewQuantity(int64(rapid.SampledFrom([]int{64, 62}).Draw(t, "cpus")), resource.DecimalSI)
 	n.ResourceVersion = s.next()
 	n.Spec.Unschedulable = rapid.IntRange(0, 4).Draw(t, "cordoned") == 0
 	n.Status.Conditions[0].Status = rapid.SampledFrom([]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}).Draw(t, "ready")
@@ -139,7 +141,8 @@ func (s *sim) changePod(t *rapid.T) {
 // admit asks for a pool, compares the answer with the naive one, and remembers the reservation.
 func (s *sim) admit(t *rapid.T) {
 	ask := rdma.Ask{Type: rapid.SampledFrom(rdma.Types()).Draw(t, "type"), Count: int64(rapid.IntRange(1, 3).Draw(t, "count"))}
-	d := Demand{Intent: rdma.Intent{ask}, Pod: pod("new", "", gpu, rapid.IntRange(0, 2).Draw(t, "gpus"))}
+	d := Demand{Intent: rdma.Intent{ask}, Pod: pod("new", "", gpu, rapid.IntRange(0, 2).Draw(t, "gpus"),
+		corev1.ResourceCPU, rapid.SampledFrom([]int{1, 1, 63}).Draw(t, "cpus"))}
 	if rapid.Bool().Draw(t, "selects") {
 		d.Pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: drawNodeName(t)}
 	}
@@ -327,7 +330,7 @@ func (s *sim) everRoom(d Demand, count int64, pool corev1.ResourceName) bool {
 		ever := func(name corev1.ResourceName) int64 {
 			return max(quantity(n.Status.Capacity, name), quantity(n.Status.Allocatable, name))
 		}
-		if selects(d.Pod, n) && ever(pool) >= count && ever(gpu) >= requested(d.Pod, gpu) {
+		if selects(d.Pod, n) && hasCPU(d.Pod, n) && ever(pool) >= count && ever(gpu) >= requested(d.Pod, gpu) {
 			return true
 		}
 	}
@@ -337,6 +340,10 @@ func (s *sim) everRoom(d Demand, count int64, pool corev1.ResourceName) bool {
 func selects(p *corev1.Pod, n *corev1.Node) bool {
 	host, ok := p.Spec.NodeSelector[corev1.LabelHostname]
 	return !ok || host == n.Name
+}
+
+func hasCPU(p *corev1.Pod, n *corev1.Node) bool {
+	return quantity(n.Status.Allocatable, corev1.ResourceCPU) >= requested(p, corev1.ResourceCPU)
 }
 
 func (s *sim) room(d Demand, count int64, pool corev1.ResourceName, afterRelease bool) bool {
@@ -351,7 +358,7 @@ func (s *sim) room(d Demand, count int64, pool corev1.ResourceName, afterRelease
 	}
 	var slots int64
 	for _, n := range s.nodes {
-		if !eligible(n) || !selects(d.Pod, n) || quantity(n.Status.Allocatable, gpu) < requested(d.Pod, gpu) {
+		if !eligible(n) || !selects(d.Pod, n) || !hasCPU(d.Pod, n) || quantity(n.Status.Allocatable, gpu) < requested(d.Pod, gpu) {
 			continue
 		}
 		held, releasing := s.onNode(n.Name, pool)
