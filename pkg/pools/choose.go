@@ -212,17 +212,33 @@ func (b bundle) slots(count func(corev1.ResourceName) int64) int64 {
 
 // waiting returns how many bundles are already spoken for by pods without a node and by reservations, rounded up. The
 // pod's own reservation, from a first pass of the same admission, does not count against it.
+//
+// Requests that exceed the capacity of the pool's largest node do not count: nothing that is given back ever serves them, so
+// they would keep everybody else off the pool for good. That node need not be eligible now, it may be again; and once a
+// larger one comes, they count.
 func (l *Ledger) waiting(cfg *Config, d Demand, b bundle) int64 {
 	var waiting int64
 	own := l.byID[d.AdmissionID].devices
 	for _, item := range b {
-		demand := l.totals.unbound[item.pool] + l.reserved[item.pool] - own[item.pool]
+		largest := l.largest(item.pool)
+		demand := l.totals.unbound[item.pool].requests.sum(largest) + l.reserved[item.pool].requests.sum(largest)
+		if own[item.pool] <= largest {
+			demand -= own[item.pool]
+		}
 		if cfg.Policy.GatedPods == IgnoreGated {
-			demand -= l.totals.gated[item.pool]
+			demand -= l.totals.gated[item.pool].requests.sum(largest)
 		}
 		waiting = max(waiting, (demand+item.count-1)/item.count)
 	}
 	return waiting
+}
+
+// largest returns the largest capacity of a node that offers the pool.
+func (l *Ledger) largest(pool corev1.ResourceName) int64 {
+	if o := l.offering[pool]; o != nil {
+		return o.capacities.largest()
+	}
+	return 0
 }
 
 // hasRoom reports whether the candidate nodes have more free slots than are spoken for. Without counting those, a burst

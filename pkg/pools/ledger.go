@@ -14,7 +14,8 @@ import (
 // event by event and is safe for concurrent use.
 //
 // Invariants, which Recount checks: a node's requested and releasing are the sums over the charges bound to it; totals
-// are the sums over the eligible nodes, and over the unbound charges; reserved is the sum over the reservations.
+// are the sums over the eligible nodes, and over the unbound charges; reserved is the sum over the reservations; a pool's
+// capacities are those of the nodes that it lists.
 type Ledger struct {
 	mu    sync.Mutex
 	now   func() time.Time
@@ -34,11 +35,11 @@ type Ledger struct {
 type totals struct {
 	allocatable, requested, releasing Counts
 	// unbound are pods without a node that are not being deleted, gated the part of them that gates hold back.
-	unbound, gated Counts
+	unbound, gated unplaced
 }
 
 func newTotals() totals {
-	return totals{allocatable: Counts{}, requested: Counts{}, releasing: Counts{}, unbound: Counts{}, gated: Counts{}}
+	return totals{allocatable: Counts{}, requested: Counts{}, releasing: Counts{}, unbound: unplaced{}, gated: unplaced{}}
 }
 
 // nodeState is one node, or the charges bound to a node that is not known (yet, or any more).
@@ -227,18 +228,23 @@ func (l *Ledger) addNodeTotals(n *nodeState, sign int64) {
 }
 
 func (l *Ledger) list(n *nodeState) {
-	for pool := range n.capacity {
-		if l.offering[pool] == nil {
-			l.offering[pool] = &offers{at: map[*nodeState]int{}}
+	for pool, capacity := range n.capacity {
+		o := l.offering[pool]
+		if o == nil {
+			o = &offers{at: map[*nodeState]int{}}
+			l.offering[pool] = o
 		}
-		l.offering[pool].set(n.offer(pool))
+		o.set(n.offer(pool))
+		o.capacities = o.capacities.add(capacity, 1)
 	}
 }
 
 func (l *Ledger) unlist(n *nodeState) {
-	for pool := range n.capacity {
-		l.offering[pool].remove(n)
-		if len(l.offering[pool].list) == 0 {
+	for pool, capacity := range n.capacity {
+		o := l.offering[pool]
+		o.remove(n)
+		o.capacities = o.capacities.add(capacity, -1)
+		if len(o.list) == 0 {
 			delete(l.offering, pool)
 		}
 	}

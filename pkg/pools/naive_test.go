@@ -154,15 +154,7 @@ func hasCPU(p *corev1.Pod, n *corev1.Node) bool {
 }
 
 func (s *sim) room(d Demand, count int64, pool corev1.ResourceName, afterRelease bool) bool {
-	waiting := s.usage(pool).Unbound
-	if s.cfg.Policy.GatedPods == IgnoreGated {
-		waiting -= s.usage(pool).Gated
-	}
-	for id, r := range s.reserved {
-		if r.entry.Pool == pool && id != d.AdmissionID {
-			waiting += r.entry.Count
-		}
-	}
+	waiting := s.waiting(d, pool)
 	var slots int64
 	for _, n := range s.nodes {
 		if !eligible(n) || !selects(d.Pod, n) || !hasCPU(d.Pod, n) || quantity(n.Status.Allocatable, gpu) < requested(d.Pod, gpu) {
@@ -176,6 +168,26 @@ func (s *sim) room(d Demand, count int64, pool corev1.ResourceName, afterRelease
 		slots += max(free, 0) / count
 	}
 	return slots > (waiting+count-1)/count
+}
+
+// waiting leaves out what not even the largest node could hold.
+func (s *sim) waiting(d Demand, pool corev1.ResourceName) int64 {
+	var largest, waiting int64
+	for _, n := range s.nodes {
+		largest = max(largest, quantity(n.Status.Capacity, pool), quantity(n.Status.Allocatable, pool))
+	}
+	for _, p := range s.pods {
+		ignored := len(p.Spec.SchedulingGates) > 0 && s.cfg.Policy.GatedPods == IgnoreGated
+		if count := requested(p, pool); holds(p) && p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !ignored && count <= largest {
+			waiting += count
+		}
+	}
+	for id, r := range s.reserved {
+		if r.entry.Pool == pool && id != d.AdmissionID && r.entry.Count <= largest {
+			waiting += r.entry.Count
+		}
+	}
+	return waiting
 }
 
 func (s *sim) heldByGroup(group string, t rdma.Type, own string) []corev1.ResourceName {

@@ -8,6 +8,8 @@ type offers struct {
 	at   map[*nodeState]int
 	// open is how many of the list stand first.
 	open int
+	// capacities are those of the nodes in the list.
+	capacities sizes
 }
 
 // offer is what one node has left of the pool. Both figures are 0 on a node that is not eligible.

@@ -103,9 +103,13 @@ func (s *sim) setPod(name string, p *corev1.Pod) {
 }
 
 func (s *sim) createForeignPod(t *rapid.T) {
-	p := pod(s.next(), "", rapid.SampledFrom(simNames).Draw(t, "resource"), rapid.IntRange(0, 4).Draw(t, "count"))
-	if rapid.Bool().Draw(t, "bound") {
+	// Nodes have up to 6.
+	p := pod(s.next(), "", rapid.SampledFrom(simNames).Draw(t, "resource"), rapid.IntRange(0, 8).Draw(t, "count"))
+	switch rapid.SampledFrom([]string{"bound", "waiting", "gated"}).Draw(t, "state") {
+	case "bound":
 		p.Spec.NodeName = drawNodeName(t)
+	case "gated":
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "gate"}}
 	}
 	p.Spec.InitContainers = pod("i", "", rapid.SampledFrom(simNames).Draw(t, "resource"), rapid.IntRange(0, 4).Draw(t, "count")).Spec.Containers
 	s.setPod(drawPodName(t), p)
@@ -214,7 +218,7 @@ func (s *sim) check(t *rapid.T) {
 			require.Equal(t, NodeUsage{Node: got.Node, Pool: name, Eligible: eligible(n), Allocatable: allocatable,
 				Requested: held, Releasing: releasing, Free: max(allocatable-held-releasing, 0)}, got)
 		}
-		require.GreaterOrEqual(t, s.ledger.reserved[name], int64(0))
+		require.GreaterOrEqual(t, s.ledger.reserved[name].devices, int64(0))
 	}
 	var charges []Charge
 	for _, p := range s.pods {

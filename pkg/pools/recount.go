@@ -2,6 +2,7 @@ package pools
 
 import (
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,16 +46,16 @@ func (l *Ledger) recountSums() int {
 			fresh.setNode(n.object)
 		}
 	}
-	reserved := Counts{}
+	reserved := unplaced{}
 	for _, r := range l.byID {
 		reserved.add(r.devices, 1)
 	}
 	wrong := differing(l.totals.allocatable, fresh.totals.allocatable) +
 		differing(l.totals.requested, fresh.totals.requested) +
 		differing(l.totals.releasing, fresh.totals.releasing) +
-		differing(l.totals.unbound, fresh.totals.unbound) +
-		differing(l.totals.gated, fresh.totals.gated) +
-		differing(l.reserved, reserved)
+		l.totals.unbound.differing(fresh.totals.unbound) +
+		l.totals.gated.differing(fresh.totals.gated) +
+		l.reserved.differing(reserved)
 	for name, n := range fresh.nodes {
 		had, ok := l.nodes[name]
 		if !ok {
@@ -75,7 +76,8 @@ func (l *Ledger) recountSums() int {
 	return wrong
 }
 
-// wrongOffers counts the offers that are not as in a fresh ledger, or stand in the wrong part of their list.
+// wrongOffers counts the offers that are not as in a fresh ledger, or stand in the wrong part of their list, and the pools
+// whose capacities are not.
 func (l *Ledger) wrongOffers(fresh *Ledger) int {
 	wrong := 0
 	for pool, want := range fresh.offering {
@@ -85,6 +87,9 @@ func (l *Ledger) wrongOffers(fresh *Ledger) int {
 			continue
 		}
 		wrong += max(0, len(has.list)-len(want.list))
+		if !slices.Equal(has.capacities, want.capacities) {
+			wrong++
+		}
 		for _, e := range want.list {
 			i, ok := has.at[l.nodes[e.node.object.Name]]
 			if !ok || has.list[i].free != e.free || has.list[i].eventually != e.eventually || (e.eventually > 0) != (i < has.open) {

@@ -36,9 +36,14 @@ func TestRecountMendsSumsAndCountsThem(t *testing.T) {
 		{"allocatable", func(l *Ledger) { l.totals.allocatable[first] = 7 }, 1},
 		{"requested", func(l *Ledger) { l.totals.requested[first]++ }, 1},
 		{"releasing", func(l *Ledger) { delete(l.totals.releasing, first) }, 1},
-		{"unbound", func(l *Ledger) { l.totals.unbound[first] = -3 }, 1},
-		{"gated", func(l *Ledger) { l.totals.gated[second] = 1 }, 1},
-		{"reserved", func(l *Ledger) { l.reserved[first] = 9 }, 1},
+		{"unbound", func(l *Ledger) { l.totals.unbound[first] = asked{-3, l.totals.unbound[first].requests} }, 1},
+		{"gated", func(l *Ledger) { l.totals.gated[second] = asked{1, nil} }, 1},
+		{"reserved", func(l *Ledger) { l.reserved[first] = asked{9, l.reserved[first].requests} }, 1},
+		{"an unbound request of another size", func(l *Ledger) { l.totals.unbound[first].requests[0].devices = 5 }, 1},
+		{"an unbound request that is forgotten", func(l *Ledger) { l.totals.unbound[first] = asked{2, nil} }, 1},
+		{"a gated request that is not there", func(l *Ledger) { l.totals.gated[second] = asked{0, sizes{{1, 1}}} }, 1},
+		{"a reserved request twice", func(l *Ledger) { l.reserved[first].requests[0].times = 2 }, 1},
+		{"a node's capacity", func(l *Ledger) { l.offering[first].capacities[0].devices = 64 }, 1},
 		{"one node's requested", func(l *Ledger) { l.nodes["n1"].requested[first] = 3 }, 1},
 		{"one node's releasing", func(l *Ledger) { l.nodes["n1"].releasing[second] = 3 }, 1},
 		{"an offer that is too good", func(l *Ledger) { l.offering[first].list[0].free++ }, 1},
@@ -49,7 +54,7 @@ func TestRecountMendsSumsAndCountsThem(t *testing.T) {
 			l.nodes["n9"] = &nodeState{requested: Counts{first: 1}, releasing: Counts{}}
 		}, 1},
 		{"several at once", func(l *Ledger) {
-			l.totals.requested[first], l.totals.unbound[first], l.nodes["n1"].requested[first] = 0, 0, 0
+			l.totals.requested[first], l.totals.unbound[first], l.nodes["n1"].requested[first] = 0, asked{}, 0
 		}, 3},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -23,7 +23,7 @@ type reservations struct {
 	byName map[string]string
 	// order holds the ids as they were made or renewed. An id may stand there after its reservation ended.
 	order    []deadline
-	reserved Counts
+	reserved unplaced
 }
 
 type deadline struct {
@@ -32,7 +32,7 @@ type deadline struct {
 }
 
 func newReservations() reservations {
-	return reservations{byID: map[string]reservation{}, byName: map[string]string{}, reserved: Counts{}}
+	return reservations{byID: map[string]reservation{}, byName: map[string]string{}, reserved: unplaced{}}
 }
 
 // reserve keeps the assignment's devices in mind until the pod appears or the time is over. A second pass over the same

@@ -39,8 +39,13 @@ func (l *Ledger) Usage() []Usage {
 	defer l.mu.Unlock()
 	l.expire()
 	names := map[corev1.ResourceName]struct{}{}
-	for _, counts := range []Counts{l.totals.allocatable, l.totals.requested, l.totals.releasing, l.totals.unbound, l.reserved} {
+	for _, counts := range []Counts{l.totals.allocatable, l.totals.requested, l.totals.releasing} {
 		for name := range counts {
+			names[name] = struct{}{}
+		}
+	}
+	for _, requests := range []unplaced{l.totals.unbound, l.reserved} {
+		for name := range requests {
 			names[name] = struct{}{}
 		}
 	}
@@ -67,11 +72,11 @@ func (l *Ledger) usage(pool corev1.ResourceName) Usage {
 	u := Usage{
 		Pool:        pool,
 		Allocatable: t.allocatable[pool],
-		Requested:   t.requested[pool] + t.unbound[pool],
-		Unbound:     t.unbound[pool],
-		Gated:       t.gated[pool],
+		Requested:   t.requested[pool] + t.unbound[pool].devices,
+		Unbound:     t.unbound[pool].devices,
+		Gated:       t.gated[pool].devices,
 		Releasing:   t.releasing[pool],
-		Reserved:    l.reserved[pool],
+		Reserved:    l.reserved[pool].devices,
 	}
 	available := l.available(pool)
 	u.Overcommitted = available < 0
@@ -93,7 +98,7 @@ func (l *Ledger) usage(pool corev1.ResourceName) Usage {
 
 // available is allocatable − requested, which can be negative.
 func (l *Ledger) available(pool corev1.ResourceName) int64 {
-	return l.totals.allocatable[pool] - l.totals.requested[pool] - l.totals.unbound[pool]
+	return l.totals.allocatable[pool] - l.totals.requested[pool] - l.totals.unbound[pool].devices
 }
 
 // NodeUsage is the state of one pool on one node, in numbers of devices.
