@@ -2,6 +2,7 @@ package admission
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -274,6 +275,15 @@ spec:
 			"k8s.v1.cni.cncf.io/networks":   `[{"name":"mine","mac":"00:11:22:33:44:55"}]`,
 		}, got.Annotations)
 		require.Equal(t, []string{"example.com/theirs", "tenant.network/cleanup"}, got.Finalizers)
+	})
+	t.Run("no key of ours is written but those that the guard knows", func(t *testing.T) {
+		injector, _ := newInjector(t)
+		pod := podFrom(t, "metadata: {annotations: {rdma.vf: \"1\"}}\nspec: {containers: [{name: app}]}")
+		result, errs := injector.Inject(pod, "tenant-a", false)
+		require.Empty(t, errs)
+		got := apply(t, pod, result.Pod).Annotations
+		delete(got, rdma.VFAnnotation)
+		require.ElementsMatch(t, rdma.WrittenAnnotations(), slices.Collect(maps.Keys(got)))
 	})
 	t.Run("the id of an existing pod is not taken over", func(t *testing.T) {
 		injector, ledger := newInjector(t)

@@ -16,7 +16,8 @@ const (
 
 // Words that admission writes on a pod.
 const (
-	// Domain is the prefix of every key of ours. All keys under it but ContainerAnnotation are written by us alone.
+	// Domain is the prefix of every key of ours. Admission takes all keys under it away but ContainerAnnotation, and writes
+	// its own; those are then guarded. Others that somebody adds later mean nothing to anybody.
 	Domain = "tenant.network/"
 	// ResourceTypeAnnotation lists the types that the pod asked for, "vf", "pf" or "vf,pf".
 	ResourceTypeAnnotation = Domain + "resource-type"
@@ -34,6 +35,12 @@ const (
 	// DefaultSchedulerName is what the API server writes where the user wrote nothing (core/v1 defaults).
 	DefaultSchedulerName = "default-scheduler"
 )
+
+// WrittenAnnotations are the keys that admission writes on a pod. They are read as long as the pod lives, so the policies in
+// manifests/guard.yaml name each of them: a search for the prefix in all keys of a pod would exceed what a policy may cost.
+func WrittenAnnotations() []string {
+	return []string{ResourceTypeAnnotation, ResourcePoolAnnotation, ResourceCountAnnotation, AdmissionIDAnnotation}
+}
 
 // Words of Multus and of the Network Plumbing Working Group's specification.
 const (

@@ -136,7 +136,7 @@ func (w *world) awaitKnowledge(t *testing.T) {
 	}
 	for _, probe := range []struct{ what, namespace, annotations, want string }{
 		{"the last network is known", tenantA, `"rdma.vf":"1","k8s.v1.cni.cncf.io/networks":"zz-last"`, "takes a device of the pool"},
-		{"the guard is in force", elsewhere, `"tenant.network/probe":"x"`, "is written by tenant-webhook alone"},
+		{"the guard is in force", elsewhere, `"tenant.network/resource-pool":"x"`, "is written by tenant-webhook alone"},
 	} {
 		eventually(t, probe.what, func(ctx context.Context) error {
 			_, err := w.create(ctx, probe.namespace, pod(probe.annotations), true)

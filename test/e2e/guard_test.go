@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,6 +46,15 @@ func annotations(pairs map[string]any) string {
 	return string(patch)
 }
 
+// manyAnnotations have keys that are short enough for the 262,144 bytes that all annotations of a pod may have together.
+func manyAnnotations(n int) map[string]string {
+	all := make(map[string]string, n)
+	for i := range n {
+		all[strconv.FormatInt(int64(i), 36)] = ""
+	}
+	return all
+}
+
 func TestNobodyElseWritesOurWords(t *testing.T) {
 	w := newWorld(t, devcluster.Config{})
 	everything := rbacv1.PolicyRule{APIGroups: []string{"", "policy"}, Resources: []string{"*"}, Verbs: []string{"*"}}
@@ -58,7 +69,7 @@ func TestNobodyElseWritesOurWords(t *testing.T) {
 	}
 	// The policy takes a moment to be in force.
 	w.eventually("the guard is in force", func(context.Context) error {
-		if err := patch(t, tenantUser, annotations(map[string]any{rdma.Domain + "probe": "x"})); !apierrors.IsForbidden(err) {
+		if err := patch(t, tenantUser, annotations(map[string]any{rdma.AdmissionIDAnnotation: "probe"})); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("the patch was answered with: %w", err)
 		}
 		return nil
@@ -73,7 +84,9 @@ func TestNobodyElseWritesOurWords(t *testing.T) {
 		"the networks, taken away":          {annotations(map[string]any{rdma.NetworksAnnotation: nil}), nil, "annotation " + rdma.NetworksAnnotation},
 		"a default network":                 {annotations(map[string]any{rdma.DefaultNetworkAnnotation: "tenant-b/theirs"}), nil, "annotation " + rdma.DefaultNetworkAnnotation},
 		"the pool":                          {annotations(map[string]any{rdma.ResourcePoolAnnotation: "a.com/better"}), nil, "annotation " + rdma.ResourcePoolAnnotation},
-		"a key of our domain that is new":   {annotations(map[string]any{rdma.Domain + "forged": "yes"}), nil, "annotation " + rdma.Domain + "forged"},
+		"the type":                          {annotations(map[string]any{rdma.ResourceTypeAnnotation: "pf"}), nil, "annotation " + rdma.ResourceTypeAnnotation},
+		"the count":                         {annotations(map[string]any{rdma.ResourceCountAnnotation: "7"}), nil, "annotation " + rdma.ResourceCountAnnotation},
+		"the admission's id, taken away":    {annotations(map[string]any{rdma.AdmissionIDAnnotation: nil}), nil, "annotation " + rdma.AdmissionIDAnnotation},
 		"the finalizer, taken away":         {`{"metadata":{"finalizers":null}}`, nil, "finalizer tenant.network/cleanup is removed by tenant-webhook"},
 		"the networks, through pods/status": {annotations(map[string]any{rdma.NetworksAnnotation: "tenant-b/theirs"}), []string{"status"}, "annotation " + rdma.NetworksAnnotation},
 	} {
@@ -89,6 +102,7 @@ func TestNobodyElseWritesOurWords(t *testing.T) {
 	}{
 		"labels": {`{"metadata":{"labels":{"a":"b"}}}`, nil},
 		"annotations of their own, the intent included": {annotations(map[string]any{"a": "b", rdma.VFAnnotation: "7"}), nil},
+		"a key of our domain that nobody reads":         {annotations(map[string]any{rdma.Domain + "unknown": "x"}), nil},
 		"Multus' network-status, through pods/status":   {annotations(map[string]any{"k8s.v1.cni.cncf.io/network-status": "[]"}), []string{"status"}},
 		"a kubelet's status":                            {`{"status":{"message":"fine"}}`, []string{"status"}},
 	} {
@@ -105,6 +119,23 @@ func TestNobodyElseWritesOurWords(t *testing.T) {
 		current.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: "busybox"}}}
 		_, err := tenantUser.CoreV1().Pods(tenantA).UpdateEphemeralContainers(t.Context(), "p", current, metav1.UpdateOptions{})
 		require.NoError(t, err)
+	})
+	t.Run("however many annotations a pod has, its kubelet reports what becomes of it, and its networks are given back", func(t *testing.T) {
+		w := w.in(t)
+		many := w.parse(podYAML("many", `{rdma.vf: "1"}`))
+		maps.Copy(many.Annotations, manyAnnotations(30_000))
+		_, err := tenantUser.CoreV1().Pods(tenantA).Create(t.Context(), many, metav1.CreateOptions{})
+		require.NoError(t, err)
+		w.running("many")
+		patchMany := func(text string, subresources ...string) error {
+			_, err := tenantUser.CoreV1().Pods(tenantA).Patch(t.Context(), "many", types.MergePatchType, []byte(text), metav1.PatchOptions{}, subresources...)
+			return err
+		}
+		require.NoError(t, patchMany(`{"status":{"message":"fine"}}`, "status"))
+		err = patchMany(annotations(map[string]any{rdma.NetworksAnnotation: "tenant-b/theirs"}))
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		require.ErrorContains(t, err, "annotation "+rdma.NetworksAnnotation)
+		w.gone("many")
 	})
 	t.Run("what was granted is still there", func(t *testing.T) {
 		require.Equal(t, pod.Annotations[rdma.NetworksAnnotation], w.get("p").Annotations[rdma.NetworksAnnotation])
@@ -138,11 +169,22 @@ func TestNobodyElseWritesOurWords(t *testing.T) {
 		"no annotations": {tenantA, "metadata: {name: q}\nspec: {containers: [{name: app, image: app}]}"},
 		"intent, and copies that are written anew":    {tenantA, podYAML("q", `{rdma.vf: "1", tenant.network/resource-pool: a.com/b}`)},
 		"a container named although nothing is asked": {tenantA, podYAML("q", `{tenant.network/container: app}`)},
+		"a key of our domain that nobody reads":       {tenantA, podYAML("q", `{tenant.network/unknown: x}`)},
 	} {
 		t.Run("may create a pod with "+name, func(t *testing.T) {
 			require.NoError(t, create(t, tc.namespace, tc.pod))
 		})
 	}
+
+	t.Run("however many annotations a plain pod has, it may be created", func(t *testing.T) {
+		plain := w.parse(podYAML("q", `{}`))
+		plain.Annotations = manyAnnotations(60_000)
+		_, err := tenantUser.CoreV1().Pods(metav1.NamespaceDefault).Create(t.Context(), plain, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.NoError(t, err)
+		plain.Annotations[rdma.ResourcePoolAnnotation] = "a.com/b"
+		_, err = tenantUser.CoreV1().Pods(metav1.NamespaceDefault).Create(t.Context(), plain, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.ErrorContains(t, err, "annotation "+rdma.ResourcePoolAnnotation+" is written by tenant-webhook alone", "nor do they hide our words")
+	})
 
 	t.Run("force-release works while tenant-webhook is down", func(t *testing.T) {
 		w := w.in(t)

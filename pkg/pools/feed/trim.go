@@ -2,7 +2,6 @@ package feed
 
 import (
 	"maps"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -11,6 +10,9 @@ import (
 	"tenant.network/tenant-webhook/pkg/pools"
 	"tenant.network/tenant-webhook/pkg/rdma"
 )
+
+// keptAnnotations are those that are read. Other keys of our domain are anybody's, and not worth the memory.
+var keptAnnotations = append(rdma.WrittenAnnotations(), rdma.VFAnnotation, rdma.PFAnnotation, corev1.MirrorPodAnnotationKey)
 
 // TrimPod is a transform for an informer of pods: it keeps what the ledger, the release controller and the watchdog read.
 // All that is left of the containers is one with the pod's effective requests for devices, so that these are worked out
@@ -33,9 +35,8 @@ func TrimPod(object any) (any, error) {
 	}
 	trimmed.DeletionTimestamp, trimmed.Finalizers = pod.DeletionTimestamp, pod.Finalizers
 	trimmed.CreationTimestamp = pod.CreationTimestamp
-	for key, value := range pod.Annotations {
-		switch {
-		case strings.HasPrefix(key, rdma.Domain), key == rdma.VFAnnotation, key == rdma.PFAnnotation, key == corev1.MirrorPodAnnotationKey:
+	for _, key := range keptAnnotations {
+		if value, ok := pod.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&trimmed.ObjectMeta, key, value)
 		}
 	}

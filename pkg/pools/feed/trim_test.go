@@ -61,6 +61,7 @@ func drawPod(t *rapid.T) *corev1.Pod {
 	p.Annotations[rdma.ResourceCountAnnotation] = rapid.SampledFrom([]string{"1", "2", "1,2", "1,1"}).Draw(t, "counts")
 	p.Annotations[rdma.AdmissionIDAnnotation] = "id"
 	p.Annotations["kubectl.kubernetes.io/last-applied-configuration"], p.Annotations[rdma.VFAnnotation] = "long", "1"
+	p.Annotations[rdma.Domain+"unknown"] = "long"
 	if rapid.IntRange(0, 4).Draw(t, "unannotated") == 0 {
 		p.Annotations = nil
 	}
@@ -172,6 +173,7 @@ func TestATrimmedPodSaysTheSame(t *testing.T) {
 		require.Empty(t, cmp.Diff(trimmed, trimPod(t, trimmed)), "a second time changes nothing")
 		require.Empty(t, trimmed.ManagedFields)
 		require.NotContains(t, trimmed.Annotations, "kubectl.kubernetes.io/last-applied-configuration")
+		require.NotContains(t, trimmed.Annotations, rdma.Domain+"unknown", "which anybody may write")
 		for _, c := range slices.Concat(trimmed.Spec.InitContainers, trimmed.Spec.Containers) {
 			require.Empty(t, c.Image)
 			require.Empty(t, c.Env)
