@@ -85,7 +85,7 @@ func newOptions() *options {
 
 	fs.StringVar(&o.tenant.URL, "tenant-controller-url", o.tenant.URL, "URL of the tenant-controller (environment: TENANT_CONTROLLER_URL).")
 	fs.DurationVar(&o.tenant.Timeout, "tenant-controller-timeout", tenant.DefaultTimeout, "Time for one attempt of a request.")
-	fs.IntVar(&o.tenant.Retries, "tenant-controller-retries", tenant.DefaultRetries, "Attempts after the first.")
+	fs.IntVar(&o.tenant.Retries, "tenant-controller-retries", tenant.DefaultRetries, "Attempts after the first; 0 means none.")
 	fs.DurationVar(&o.tenant.RetryInterval, "tenant-controller-retry-interval", tenant.DefaultRetryInterval, "Pause between attempts.")
 	logsapi.AddFlags(o.logging, fs)
 	return o
@@ -123,13 +123,15 @@ func (o *options) parse(args []string) error {
 		{"sweep-grace", o.sweepGrace, 0},
 		// The scheduler binds by an answer for 30 s, the API server works on a binding for 34 s.
 		{"sweep-unbound-after", o.unboundAfter, 2 * time.Minute},
+		{"tenant-controller-timeout", o.tenant.Timeout, time.Millisecond}, // 0 is the default in tenant.Config
+		{"tenant-controller-retry-interval", o.tenant.RetryInterval, time.Millisecond},
 	} {
 		if d.value < d.least {
 			return fmt.Errorf("--%s: %v must be at least %v", d.flag, d.value, d.least)
 		}
 	}
-	if o.tenant.Retries < 0 {
-		return fmt.Errorf("--tenant-controller-retries: %d must not be negative", o.tenant.Retries)
+	if o.tenant.Retries < 0 || o.tenant.Retries > tenant.MaxRetries {
+		return fmt.Errorf("--tenant-controller-retries: %d must be from 0 to %d", o.tenant.Retries, tenant.MaxRetries)
 	}
 	if o.tenant.Retries == 0 {
 		o.tenant.Retries = -1 // 0 is the default there

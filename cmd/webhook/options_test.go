@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	logsapi "k8s.io/component-base/logs/api/v1"
+
+	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
 func TestMain(m *testing.M) {
@@ -44,7 +46,12 @@ func TestParseMustNotAccept(t *testing.T) {
 		{"no Service", []string{"--webhook-service="}, "--webhook-service: must name an object; it is empty"},
 		{"no webhook configuration", []string{"--webhook-config="}, "--webhook-config: must name an object; it is empty"},
 		{"a rotation that is neither on nor off", []string{"--cert-rotate=perhaps"}, `invalid argument "perhaps" for "--cert-rotate" flag`},
-		{"negative retries", []string{"--tenant-controller-retries=-1"}, "--tenant-controller-retries: -1 must not be negative"},
+		{"negative retries", []string{"--tenant-controller-retries=-1"}, "--tenant-controller-retries: -1 must be from 0 to 10"},
+		{"more retries than a pod can wait for", []string{"--tenant-controller-retries=11"}, "--tenant-controller-retries: 11 must be from 0 to 10"},
+		{"no time for an attempt, which would be the default", []string{"--tenant-controller-timeout=0"}, "--tenant-controller-timeout: 0s must be at least 1ms"},
+		{"a negative time for an attempt", []string{"--tenant-controller-timeout=-2s"}, "--tenant-controller-timeout: -2s must be at least 1ms"},
+		{"no pause between attempts, which would be the default", []string{"--tenant-controller-retry-interval=0s"}, "--tenant-controller-retry-interval: 0s must be at least 1ms"},
+		{"a negative pause", []string{"--tenant-controller-retry-interval=-1ms"}, "--tenant-controller-retry-interval: -1ms must be at least 1ms"},
 		{"a leader election that is neither on nor off", []string{"--leader-elect=maybe"}, `invalid argument "maybe" for "--leader-elect" flag`},
 		{"an unknown log format", []string{"--logging-format=xml"}, `format: Invalid value: "xml"`},
 	} {
@@ -84,6 +91,13 @@ func TestParseAccepts(t *testing.T) {
 		assert.Equal(t, "http://other:1", o.tenant.URL)
 		assert.Equal(t, 10*time.Minute, o.forceRelease)
 		assert.Equal(t, 5, o.tenant.Retries)
+	})
+	t.Run("the most retries and the shortest times", func(t *testing.T) {
+		o, err := parse("--tenant-controller-retries=10", "--tenant-controller-timeout=1ms", "--tenant-controller-retry-interval=1ms")
+		require.NoError(t, err)
+		assert.Equal(t, tenant.MaxRetries, o.tenant.Retries)
+		assert.Equal(t, time.Millisecond, o.tenant.Timeout)
+		assert.Equal(t, time.Millisecond, o.tenant.RetryInterval)
 	})
 	t.Run("no retries, which is not the default number of them", func(t *testing.T) {
 		o, err := parse("--tenant-controller-retries=0")

@@ -77,12 +77,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-const (
-	// maxRetries keeps a typing error from turning one call into minutes of silence.
-	maxRetries = 10
-	// maxMaxBodyBytes keeps one from turning one reply into the whole memory.
-	maxMaxBodyBytes = 1 << 30
-)
+// MaxRetries keeps a typing error from turning one call into minutes of silence.
+const MaxRetries = 10
+
+// maxMaxBodyBytes keeps one from turning one reply into the whole memory.
+const maxMaxBodyBytes = 1 << 30
 
 // validate returns the base URL, or all that is wrong.
 func (c Config) validate() (*url.URL, error) {
@@ -96,8 +95,8 @@ func (c Config) validate() (*url.URL, error) {
 			errs = append(errs, fmt.Errorf("%s: must not be negative, is %q", field.name, field.value))
 		}
 	}
-	if c.Retries > maxRetries {
-		errs = append(errs, fmt.Errorf("%s: at most %d, is %d", "Retries", maxRetries, c.Retries))
+	if c.Retries > MaxRetries {
+		errs = append(errs, fmt.Errorf("%s: at most %d, is %d", "Retries", MaxRetries, c.Retries))
 	}
 	if c.MaxBodyBytes < 0 || c.MaxBodyBytes > maxMaxBodyBytes {
 		errs = append(errs, fmt.Errorf("MaxBodyBytes: from 1 to %d, is %d", maxMaxBodyBytes, c.MaxBodyBytes))
