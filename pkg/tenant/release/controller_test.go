@@ -414,6 +414,7 @@ func TestTheNode(t *testing.T) {
 		{"a node that is cut off and not in the memory must not count as gone", []client.Object{terminating, nodeWith(corev1.ConditionUnknown)}, []client.Object{terminating}, false},
 		{"a node that the API server does not know either is gone", []client.Object{terminating}, []client.Object{terminating}, true},
 		{"a node that is out of service", []client.Object{terminating, nodeWith(corev1.ConditionUnknown, corev1.TaintNodeOutOfService)}, nil, true},
+		{"a node that is out of service must not take the networks of a pod that nobody deletes", []client.Object{podWith(), nodeWith(corev1.ConditionUnknown, corev1.TaintNodeOutOfService)}, nil, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFixture(t, tc.live, tc.memory...)

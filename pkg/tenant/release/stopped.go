@@ -37,16 +37,12 @@ func (p policy) stopped(pod *corev1.Pod, node *corev1.Node, now time.Time) verdi
 		return p.sandboxGone(pod, now)
 	case pod.Spec.NodeName == "":
 		return verdict{reason: "the pod is not bound yet"}
-	case node == nil && pod.DeletionTimestamp == nil:
-		// A node object can be deleted and registered again while the node's containers run on. If the node stays away
-		// the pod garbage collector deletes the pod.
-		return verdict{reason: "the node is gone; the pod is not deleted yet"}
+	case pod.DeletionTimestamp == nil:
+		return verdict{reason: whyNotDeleted(node)}
 	case node == nil:
 		return verdict{stopped: true, reason: "the node is gone"}
 	case outOfService(node):
 		return verdict{stopped: true, reason: "the node is out of service"}
-	case pod.DeletionTimestamp == nil:
-		return verdict{reason: "the pod runs"}
 	}
 	if p.overdue(pod, now) {
 		return verdict{stopped: true, reason: "the time of --force-release-after is over"}
@@ -56,6 +52,20 @@ func (p policy) stopped(pod *corev1.Pod, node *corev1.Node, now time.Time) verdi
 		v.after = pod.DeletionTimestamp.Add(p.forceAfter).Sub(now)
 	}
 	return v
+}
+
+// whyNotDeleted tells why a bound pod that nobody deletes keeps its networks whatever became of its node: no state of the
+// node ends such a pod. A node object can be deleted and registered again while the node's containers run on; if the node
+// stays away the pod garbage collector deletes the pod. A pod that tolerates the taint of a node out of service is not
+// evicted: it may run on there, and starts again when the node is back.
+func whyNotDeleted(node *corev1.Node) string {
+	switch {
+	case node == nil:
+		return "the node is gone; the pod is not deleted yet"
+	case outOfService(node):
+		return "the node is out of service; the pod is not deleted yet"
+	}
+	return "the pod runs"
 }
 
 // overdue reports whether the pod has been deleted for longer than an administrator allows.
@@ -104,9 +114,9 @@ func lastEnd(pod *corev1.Pod) time.Time {
 	return last
 }
 
-// outOfService is what upstream's pod garbage collector goes by (pkg/controller/podgc): the node is not Ready and an
-// administrator has said, by the taint, that it is down. NotReady alone is not enough: on a partitioned node the
-// containers run on.
+// outOfService is what upstream's pod garbage collector goes by when it ends pods that are being deleted (gcTerminating in
+// pkg/controller/podgc): the node is not Ready and an administrator has said, by the taint, that it is down. NotReady alone
+// is not enough: on a partitioned node the containers run on.
 func outOfService(node *corev1.Node) bool {
 	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue

@@ -114,6 +114,12 @@ func rdmaPod(name string, uid types.UID, node string, change ...func(*corev1.Pod
 func withoutFinalizer(pod *corev1.Pod) { pod.Finalizers = nil }
 func hasSucceeded(pod *corev1.Pod)     { pod.Status.Phase = corev1.PodSucceeded }
 
+func outOfServiceNode(name string) *corev1.Node {
+	node := nodeWith(corev1.ConditionUnknown, corev1.TaintNodeOutOfService)
+	node.Name = name
+	return node
+}
+
 type sweepFixture struct {
 	*Sweeper
 	book   *book
@@ -161,12 +167,18 @@ func TestSweepReleases(t *testing.T) {
 			allocation("u1", "p", "n9"), []client.Object{rdmaPod("p", "u1", "n9", func(pod *corev1.Pod) {
 				pod.Finalizers, pod.DeletionTimestamp = []string{"example.com/theirs"}, &metav1.Time{Time: now}
 			})}, nil, true},
+		"an allocation whose node is out of service and whose deleted pod has no finalizer of ours": {
+			allocation("u1", "p", "n2"), []client.Object{rdmaPod("p", "u1", "n2", func(pod *corev1.Pod) {
+				pod.Finalizers, pod.DeletionTimestamp = []string{"example.com/theirs"}, &metav1.Time{Time: now}
+			}), outOfServiceNode("n2")}, nil, true},
 
 		"not one of a running pod": {allocation("u1", "p", "n1"), []client.Object{rdmaPod("p", "u1", "n1")}, nil, false},
 		"not one of a running pod whose finalizer was removed by hand": {
 			allocation("u1", "p", "n1"), []client.Object{rdmaPod("p", "u1", "n1", withoutFinalizer)}, nil, false},
 		"not one of a pod that nobody deletes although its node is gone": {
 			allocation("u1", "p", "n9"), []client.Object{rdmaPod("p", "u1", "n9", withoutFinalizer)}, nil, false},
+		"not one of a pod that nobody deletes although its node is out of service": {
+			allocation("u1", "p", "n2"), []client.Object{rdmaPod("p", "u1", "n2", withoutFinalizer), outOfServiceNode("n2")}, nil, false},
 		"not one of a pod that memory does not show yet (S25)": {
 			allocation("u1", "p", "n1"), nil, []client.Object{rdmaPod("p", "u1", "n1")}, false},
 		"not one that is younger than the grace": {allocation("u1", "p", "n1", aged(59*time.Second)), nil, nil, false},
