@@ -2,9 +2,7 @@ package release
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,8 +39,6 @@ const (
 	// Retries start at once and end at the longest pause that still gives networks back soon after an outage.
 	firstRetry  = 200 * time.Millisecond
 	longestWait = 30 * time.Second
-	// rememberedPods is more than end within the moment that the informer is behind.
-	rememberedPods = 8192
 )
 
 // Releaser gives networks back. Release is idempotent: gone already is success.
@@ -81,7 +77,7 @@ type Controller struct {
 	cfg      Config
 	policy   policy
 	released *prometheus.CounterVec
-	// done has the UIDs of the pods whose finalizer was removed last.
+	// done has when the finalizers that were removed last went, by the pods' UIDs.
 	done *lru.Cache
 }
 
@@ -166,15 +162,13 @@ func (c *Controller) podsOf(ctx context.Context, object client.Object) []reconci
 	return requests
 }
 
-func hasFinalizer(pod *corev1.Pod) bool { return slices.Contains(pod.Finalizers, rdma.Finalizer) }
-
 // Reconcile implements reconcile.ObjectReconciler.
 func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.Result, error) {
 	if !hasFinalizer(pod) {
 		return reconcile.Result{}, nil
 	}
-	if _, done := c.done.Get(pod.UID); done {
-		return reconcile.Result{}, nil // the memory has not heard of our own patch yet
+	if left := c.memoryLags(pod.UID); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
 	defer cancel()
@@ -207,7 +201,7 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	if err := c.removeFinalizer(ctx, pod); err != nil {
 		return reconcile.Result{}, err
 	}
-	c.done.Add(pod.UID, nil)
+	c.done.Add(pod.UID, c.cfg.Clock.Now())
 	if refusedByNode(pod) {
 		c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonRefused, "Release",
 			"Node %s did not admit the pod (%s: %s), so its networks were given back. Somebody else may have taken its devices: all pods that use a pool must be placed by %s.",
@@ -237,43 +231,4 @@ func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (*corev1.Node,
 		return nil, fmt.Errorf("reading the pod's node: %w", err)
 	}
 	return node, nil
-}
-
-// removeFinalizer removes our entry alone, by its place in the list, and only from this very pod: the tests fail the
-// patch if the list or the pod changed meanwhile. Then the pod is read again.
-func (c *Controller) removeFinalizer(ctx context.Context, pod *corev1.Pod) error {
-	current := pod
-	var last error
-	for range 3 {
-		i := slices.Index(current.Finalizers, rdma.Finalizer)
-		if i < 0 {
-			return nil
-		}
-		path := fmt.Sprintf("/metadata/finalizers/%d", i)
-		patch, err := json.Marshal([]map[string]any{
-			{"op": "test", "path": "/metadata/uid", "value": pod.UID},
-			{"op": "test", "path": path, "value": rdma.Finalizer},
-			{"op": "remove", "path": path},
-		})
-		if err != nil {
-			return fmt.Errorf("encoding a patch: %w", err)
-		}
-		last = c.cfg.Client.Patch(ctx, current.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
-		switch {
-		case last == nil || apierrors.IsNotFound(last):
-			return nil
-		case !apierrors.IsInvalid(last) && !apierrors.IsConflict(last):
-			return fmt.Errorf("removing the finalizer: %w", last)
-		}
-		fresh := &corev1.Pod{}
-		err = c.cfg.Live.Get(ctx, client.ObjectKeyFromObject(pod), fresh)
-		if apierrors.IsNotFound(err) || err == nil && fresh.UID != pod.UID {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("reading the pod again: %w", err)
-		}
-		current = fresh
-	}
-	return fmt.Errorf("removing the finalizer, after reading the pod again: %w", last)
 }

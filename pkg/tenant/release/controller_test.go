@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -72,6 +71,7 @@ type fixture struct {
 	networks   *networks
 	events     *events
 	registry   *prometheus.Registry
+	clock      *clocktesting.FakePassiveClock
 	controller *Controller
 	// beforePatch is called before each patch reaches the API server; an error of its is the answer.
 	beforePatch func() error
@@ -88,7 +88,8 @@ func newFixture(t *testing.T, live []client.Object, memory ...client.Object) *fi
 	if memory == nil {
 		memory = live
 	}
-	f := &fixture{t: t, networks: &networks{held: map[types.UID]bool{}}, events: &events{}, registry: prometheus.NewRegistry()}
+	f := &fixture{t: t, networks: &networks{held: map[types.UID]bool{}}, events: &events{}, registry: prometheus.NewRegistry(),
+		clock: clocktesting.NewFakePassiveClock(now)}
 	build := func(objects []client.Object, funcs interceptor.Funcs) client.WithWatch {
 		b := fake.NewClientBuilder().WithIndex(&corev1.Pod{}, nodeIndex, indexByNode).WithInterceptorFuncs(funcs)
 		for _, object := range objects {
@@ -116,7 +117,7 @@ func newFixture(t *testing.T, live []client.Object, memory ...client.Object) *fi
 	})
 	var err error
 	f.controller, err = New(Config{Client: f.memory, Live: f.live, Releaser: f.networks, Recorder: f.events, Cluster: "cluster",
-		Clock: clocktesting.NewFakePassiveClock(now), Registerer: f.registry})
+		Clock: f.clock, Registerer: f.registry})
 	require.NoError(t, err)
 	return f
 }
@@ -211,28 +212,6 @@ func TestAPodThatItsNodeRefusedIsReleasedAndReported(t *testing.T) {
 	}
 }
 
-// TestOnlyOurFinalizerGoes: cases W14, W67 of docs/cases.md.
-func TestOnlyOurFinalizerGoes(t *testing.T) {
-	const job, a, b = "batch.kubernetes.io/job-tracking", "a.com/x", "b.com/y"
-	for _, tc := range []struct {
-		name       string
-		have, want []string
-	}{
-		{"ours alone", []string{ours}, nil},
-		{"ours first", []string{ours, job}, []string{job}},
-		{"ours last", []string{job, ours}, []string{job}},
-		{"ours in the middle", []string{a, ours, b}, []string{a, b}},
-		{"one that resembles ours", []string{"tenant.network/cleanup2", ours, "tenant.network/clean"}, []string{"tenant.network/cleanup2", "tenant.network/clean"}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			f := newFixture(t, []client.Object{podWith(succeeded, finalizers(tc.have...))})
-			_, err := f.reconcile()
-			require.NoError(t, err)
-			assert.ElementsMatch(t, tc.want, f.finalizers())
-		})
-	}
-}
-
 func TestAPodThatIsNotOverMustNotBeReleased(t *testing.T) {
 	terminating := podWith(deleted(-time.Hour))
 	for _, tc := range []struct {
@@ -317,83 +296,6 @@ func TestRetriesGrowAndEnd(t *testing.T) {
 	assert.IsNonDecreasing(t, pauses)
 	limiter.Forget(item)
 	assert.Equal(t, 200*time.Millisecond, limiter.When(item))
-}
-
-// TestAFinalizerThatFailsToGoIsTriedAgain: cases W66 of docs/cases.md.
-func TestAFinalizerThatFailsToGoIsTriedAgain(t *testing.T) {
-	f := newFixture(t, []client.Object{podWith(succeeded)})
-	f.beforePatch = func() error { return apierrors.NewInternalError(errors.New("etcd is away")) }
-	_, err := f.reconcile()
-	require.ErrorContains(t, err, "etcd is away")
-	assert.Equal(t, []string{ours}, f.finalizers())
-	f.counted(0, 0)
-	f.beforePatch = nil
-	_, err = f.reconcile() // the second release finds nothing, which is success
-	require.NoError(t, err)
-	assert.Empty(t, f.finalizers())
-	f.counted(1, 0)
-}
-
-// TestAListThatChangesMeanwhileIsReadAgain: cases W67 of docs/cases.md.
-func TestAListThatChangesMeanwhileIsReadAgain(t *testing.T) {
-	const job = "batch.kubernetes.io/job-tracking"
-	once := func(f *fixture, what func() error) {
-		done := false
-		f.beforePatch = func() error {
-			if done {
-				return nil
-			}
-			done = true
-			return what()
-		}
-	}
-	for _, tc := range []struct {
-		name string
-		what func(f *fixture) error
-		want []string
-	}{
-		{"another finalizer went and ours moved up", func(f *fixture) error { f.change(finalizers(ours, "a.com/x")); return nil }, []string{"a.com/x"}},
-		{"another finalizer came before ours", func(f *fixture) error { f.change(finalizers("b.com/y", job, ours, "a.com/x")); return nil }, []string{"b.com/y", job, "a.com/x"}},
-		{"ours went already", func(f *fixture) error { f.change(finalizers(job, "a.com/x")); return nil }, []string{job, "a.com/x"}},
-		{"a conflict", func(*fixture) error {
-			return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("modified"))
-		}, []string{job, "a.com/x"}},
-		{"the pod is gone", func(f *fixture) error {
-			f.change(func(p *corev1.Pod) { p.Finalizers = nil })
-			return f.live.Delete(f.t.Context(), podWith())
-		}, []string{"gone"}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			f := newFixture(t, []client.Object{podWith(succeeded, finalizers(job, ours, "a.com/x"))})
-			once(f, func() error { return tc.what(f) })
-			_, err := f.reconcile()
-			require.NoError(t, err)
-			assert.Equal(t, tc.want, f.finalizers())
-			assert.Empty(t, f.networks.held)
-		})
-	}
-	t.Run("a patch that is refused each time must say why", func(t *testing.T) {
-		f := newFixture(t, []client.Object{podWith(succeeded)})
-		tries := 0
-		f.beforePatch = func() error {
-			tries++
-			return apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "p", field.ErrorList{field.TooLong(field.NewPath("metadata", "annotations"), "", 262144)})
-		}
-		_, err := f.reconcile()
-		require.ErrorContains(t, err, "metadata.annotations: Too long")
-		assert.Equal(t, 3, tries, "it must not go on for ever")
-		assert.Equal(t, []string{ours}, f.finalizers())
-	})
-}
-
-// TestAnotherPodOfTheNameMustNotLoseItsFinalizer: cases S17, W75 of docs/cases.md.
-func TestAnotherPodOfTheNameMustNotLoseItsFinalizer(t *testing.T) {
-	successor := podWith(func(p *corev1.Pod) { p.UID = "uid-2" })
-	f := newFixture(t, []client.Object{successor, nodeWith(corev1.ConditionTrue)}, podWith(succeeded))
-	_, err := f.reconcile()
-	require.NoError(t, err)
-	assert.Equal(t, []string{ours}, f.finalizers())
-	assert.Equal(t, map[types.UID]bool{"uid-2": true}, f.networks.held)
 }
 
 func TestAPodThatIsGoneIsDone(t *testing.T) {
@@ -509,15 +411,4 @@ func TestAnOverduePodGoesThoughItsNetworksCannotBeGivenBack(t *testing.T) {
 			require.True(t, f.networks.held["u1"], "the tenant-controller still has them, for the sweep")
 		})
 	}
-}
-
-func TestAnOldMemoryDoesNotReleaseTwice(t *testing.T) {
-	pod := rdmaPod("p", "u1", "n1", hasSucceeded)
-	f := newFixture(t, []client.Object{pod})
-	_, err := f.reconcile()
-	require.NoError(t, err)
-	f.networks.broken = errors.New("must not be asked again")
-	_, err = f.reconcile()
-	require.NoError(t, err)
-	require.InDelta(t, 1, testutil.ToFloat64(f.controller.released.WithLabelValues("released")), 0)
 }
