@@ -35,10 +35,17 @@ const (
 // Defaults of Config.
 const (
 	DefaultSandboxWait = time.Minute
-	defaultTimeout     = 20 * time.Second
 	// Retries start at once and end at the longest pause that still gives networks back soon after an outage.
 	firstRetry  = 200 * time.Millisecond
 	longestWait = 30 * time.Second
+)
+
+// Bounds of the work on one pod. Each part has its own: a release that takes all its time, as more attempts or longer ones
+// than by default can, must leave the finalizer's patch some.
+const (
+	readTimeout    = 10 * time.Second
+	releaseTimeout = 20 * time.Second
+	patchTimeout   = 10 * time.Second
 )
 
 // Releaser gives networks back. Release is idempotent: gone already is success.
@@ -170,8 +177,6 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	if left := c.memoryLags(pod.UID); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
-	defer cancel()
 	node, err := c.nodeOf(ctx, pod)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -182,27 +187,15 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 		logger.V(4).Info("networks are kept", "reason", v.reason, "lookAgainAfter", v.after)
 		return reconcile.Result{RequeueAfter: v.after}, nil
 	}
-	// 0: whatever there is. The networks belong to the pod's UID, and the pod is over.
-	result := "released"
-	if refusedByNode(pod) {
-		result = "refused"
-	}
-	if err := c.cfg.Releaser.Release(ctx, c.cfg.Cluster, pod.UID, 0); err != nil {
-		c.released.WithLabelValues("failed").Inc()
-		if !c.policy.overdue(pod, c.cfg.Clock.Now()) {
-			c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleaseFailed, "Release",
-				"The pod's networks could not be given back, which is tried again: %v", err)
-			return reconcile.Result{}, fmt.Errorf("releasing the networks: %w", err)
-		}
-		result = "forced"
-		c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonForced, "Release",
-			"The pod goes although its networks could not be given back (%v), since --force-release-after=%v is over; the sweep gives them back later.", err, c.cfg.ForceAfter)
+	result, err := c.giveBack(ctx, pod)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	if err := c.removeFinalizer(ctx, pod); err != nil {
 		return reconcile.Result{}, err
 	}
 	c.done.Add(pod.UID, c.cfg.Clock.Now())
-	if refusedByNode(pod) {
+	if result == "refused" {
 		c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonRefused, "Release",
 			"Node %s did not admit the pod (%s: %s), so its networks were given back. Somebody else may have taken its devices: all pods that use a pool must be placed by %s.",
 			pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message, rdma.SchedulerName)
@@ -212,12 +205,40 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	return reconcile.Result{}, nil
 }
 
+// giveBack returns what became of the networks, as the metric has it, or why the pod must stay.
+func (c *Controller) giveBack(ctx context.Context, pod *corev1.Pod) (string, error) {
+	bounded, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	// 0: whatever there is. The networks belong to the pod's UID, and the pod is over.
+	err := c.cfg.Releaser.Release(bounded, c.cfg.Cluster, pod.UID, 0)
+	switch {
+	case err == nil && refusedByNode(pod):
+		return "refused", nil
+	case err == nil:
+		return "released", nil
+	case ctx.Err() != nil:
+		// This program stops, which says nothing about the tenant-controller.
+		return "", fmt.Errorf("releasing the networks: %w", err)
+	}
+	c.released.WithLabelValues("failed").Inc()
+	if !c.policy.overdue(pod, c.cfg.Clock.Now()) {
+		c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleaseFailed, "Release",
+			"The pod's networks could not be given back, which is tried again: %v", err)
+		return "", fmt.Errorf("releasing the networks: %w", err)
+	}
+	c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonForced, "Release",
+		"The pod goes although its networks could not be given back (%v), since --force-release-after=%v is over; the sweep gives them back later.", err, c.cfg.ForceAfter)
+	return "forced", nil
+}
+
 // nodeOf returns the pod's node, or nil if it does not exist. That is believed only from the API server: the memory may
 // not have heard of a new node yet.
 func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (*corev1.Node, error) {
 	if pod.Spec.NodeName == "" || terminal(pod) {
 		return nil, nil // the node does not matter then
 	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	node := &corev1.Node{}
 	key := client.ObjectKey{Name: pod.Spec.NodeName}
 	err := c.cfg.Client.Get(ctx, key, node)

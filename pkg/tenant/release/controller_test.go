@@ -37,11 +37,16 @@ type networks struct {
 	broken error
 	// before is called at each release.
 	before func()
+	// takes is how long a release takes, for a caller that waits so long.
+	takes time.Duration
 }
 
-func (n *networks) Release(_ context.Context, cluster string, podUID types.UID, generation int64) error {
+func (n *networks) Release(ctx context.Context, cluster string, podUID types.UID, generation int64) error {
 	if n.before != nil {
 		n.before()
+	}
+	if err := passes(ctx, n.takes); err != nil {
+		return err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -53,6 +58,19 @@ func (n *networks) Release(_ context.Context, cluster string, podUID types.UID, 
 	}
 	delete(n.held, podUID)
 	return nil
+}
+
+// passes waits for a time, or until the caller gives up.
+func passes(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		return ctx.Err()
+	}
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // events keeps the Events by the pod they are on.
@@ -75,6 +93,8 @@ type fixture struct {
 	controller *Controller
 	// beforePatch is called before each patch reaches the API server; an error of its is the answer.
 	beforePatch func() error
+	// patchTakes is how long a patch takes, for a caller that waits so long.
+	patchTakes time.Duration
 }
 
 // invalid is what an API server says to a patch whose test fails (apiserver, handlers/patch.go).
@@ -103,6 +123,9 @@ func newFixture(t *testing.T, live []client.Object, memory ...client.Object) *fi
 	f.live = build(live, interceptor.Funcs{})
 	f.memory = build(memory, interceptor.Funcs{
 		Patch: func(ctx context.Context, _ client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if err := passes(ctx, f.patchTakes); err != nil {
+				return err
+			}
 			if f.beforePatch != nil {
 				if err := f.beforePatch(); err != nil {
 					return err

@@ -39,6 +39,8 @@ func (c *Controller) memoryLags(podUID types.UID) time.Duration {
 // removeFinalizer removes our entry alone, by its place in the list, and only from this very pod: the tests fail the
 // patch if the list or the pod changed meanwhile. Then the pod is read again.
 func (c *Controller) removeFinalizer(ctx context.Context, pod *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, patchTimeout)
+	defer cancel()
 	current := pod
 	var last error
 	for range 3 {

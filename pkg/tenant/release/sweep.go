@@ -25,6 +25,8 @@ const (
 	// DefaultUnboundAfter is well over the 30 s for which the scheduler binds by one answer of the tenant-controller plus
 	// the 34 s for which the API server works on one binding at most: none that is on its way can arrive any more.
 	DefaultUnboundAfter = 5 * time.Minute
+	// leastSweepTime lets a sweep come to its end even if they follow closely.
+	leastSweepTime = 20 * time.Second
 )
 
 // A sweep that would release more than both of these stops and waits for a person: after a restored etcd, with a wrong
@@ -122,7 +124,7 @@ func (s *Sweeper) Start(ctx context.Context) error {
 
 // sweep is one round. It bounds itself by the period: the next round starts from fresh lists anyway.
 func (s *Sweeper) sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, max(s.cfg.Period, defaultTimeout))
+	ctx, cancel := context.WithTimeout(ctx, max(s.cfg.Period, leastSweepTime))
 	defer cancel()
 	allocations, err := s.cfg.Allocations.List(ctx, s.cfg.Cluster)
 	if err != nil {
