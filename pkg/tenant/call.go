@@ -102,18 +102,18 @@ func (c *Client) failure(op string, last answer, cause error) *Error {
 	e := &Error{
 		Op:     op,
 		Status: last.status,
-		Reason: printable(last.problem.Reason, maxReasonBytes),
-		Detail: printable(last.problem.Detail, maxDetailBytes),
+		Reason: Printable(last.problem.Reason, maxReasonBytes),
+		Detail: Printable(last.problem.Detail, maxDetailBytes),
 		cause:  cause,
 	}
 	if e.Detail == "" {
-		e.Detail = printable(last.problem.Title, maxDetailBytes)
+		e.Detail = Printable(last.problem.Title, maxDetailBytes)
 	}
 	if last.header != nil {
 		e.RetryAfter = retryAfter(last.header, c.policy.now())
 	}
 	if last.status/100 == 3 {
-		e.Detail = printable("redirects are not followed: "+last.header.Get("Location"), maxDetailBytes)
+		e.Detail = Printable("redirects are not followed: "+last.header.Get("Location"), maxDetailBytes)
 	}
 	if last.status == http.StatusConflict {
 		e.Current = last.problem.Allocation

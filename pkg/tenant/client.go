@@ -155,7 +155,7 @@ func (c *Client) List(ctx context.Context, cluster string) ([]Allocation, error)
 			return all, nil
 		}
 		if page.Continue == token {
-			return nil, &Error{Op: opList, cause: fmt.Errorf("the page repeats its own continue token %q", printable(token, maxReasonBytes))}
+			return nil, &Error{Op: opList, cause: fmt.Errorf("the page repeats its own continue token %q", Printable(token, maxReasonBytes))}
 		}
 		token = page.Continue
 	}

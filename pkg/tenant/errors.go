@@ -55,7 +55,7 @@ func (e *Error) Error() string {
 	if e.cause != nil {
 		fmt.Fprintf(&b, ": %s", e.cause)
 	}
-	return printable(b.String(), maxErrorBytes)
+	return Printable(b.String(), maxErrorBytes)
 }
 
 // Unwrap makes the caller's context errors, and others below, visible to errors.Is and errors.As.
@@ -101,7 +101,7 @@ func asError(err error) *Error {
 
 // invalid is an argument that cannot be sent.
 func invalid(op, format string, args ...any) *Error {
-	return &Error{Op: op, Reason: ReasonInvalid, Detail: printable(fmt.Sprintf(format, args...), maxDetailBytes), local: true}
+	return &Error{Op: op, Reason: ReasonInvalid, Detail: Printable(fmt.Sprintf(format, args...), maxDetailBytes), local: true}
 }
 
 // noAnswerError stands for an attempt's own timeout. net/http's error says it is context.DeadlineExceeded, which a
@@ -128,9 +128,9 @@ func causeOf(ctx context.Context, err error, timeout time.Duration) error {
 	return err
 }
 
-// printable makes foreign text fit for a log line or an Event: one line, no control or direction-changing
+// Printable makes foreign text fit for a log line or an Event: one line, no control or direction-changing
 // characters, valid UTF-8, at most limit bytes.
-func printable(text string, limit int) string {
+func Printable(text string, limit int) string {
 	// Cut first: the text may be long, and mapping never makes it more than three times as long.
 	if len(text) > 4*limit {
 		text = text[:4*limit]

@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -23,13 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"tenant.network/tenant-webhook/pkg/rdma"
-)
-
-// Reasons of Events on pods.
-const (
-	reasonReleaseFailed = "NetworkReleaseFailed"
-	reasonRefused       = "RefusedByNode"
-	reasonForced        = "NetworksForceReleased"
 )
 
 // Defaults of Config.
@@ -51,11 +43,6 @@ const (
 // Releaser gives networks back. Release is idempotent: gone already is success.
 type Releaser interface {
 	Release(ctx context.Context, cluster string, podUID types.UID, generation int64) error
-}
-
-// Recorder is the part of an event recorder that the controller needs.
-type Recorder interface {
-	Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any)
 }
 
 // Config says what a Controller works with. Zero durations stand for the defaults.
@@ -196,9 +183,9 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	}
 	c.done.Add(pod.UID, c.cfg.Clock.Now())
 	if result == "refused" {
-		c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonRefused, "Release",
-			"Node %s did not admit the pod (%s: %s), so its networks were given back. Somebody else may have taken its devices: all pods that use a pool must be placed by %s.",
-			pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message, rdma.SchedulerName)
+		warn(c.cfg.Recorder, pod, reasonRefused, "Release",
+			"Node %s did not admit the pod (%s), so its networks were given back. Somebody else may have taken its devices: all pods that use a pool must be placed by %s.",
+			pod.Spec.NodeName, foreign(pod.Status.Reason+": "+pod.Status.Message), rdma.SchedulerName)
 	}
 	c.released.WithLabelValues(result).Inc()
 	logger.Info("networks released", "result", result, "reason", v.reason, "node", pod.Spec.NodeName)
@@ -222,12 +209,12 @@ func (c *Controller) giveBack(ctx context.Context, pod *corev1.Pod) (string, err
 	}
 	c.released.WithLabelValues("failed").Inc()
 	if !c.policy.overdue(pod, c.cfg.Clock.Now()) {
-		c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonReleaseFailed, "Release",
+		warn(c.cfg.Recorder, pod, reasonReleaseFailed, "Release",
 			"The pod's networks could not be given back, which is tried again: %v", err)
 		return "", fmt.Errorf("releasing the networks: %w", err)
 	}
-	c.cfg.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonForced, "Release",
-		"The pod goes although its networks could not be given back (%v), since --force-release-after=%v is over; the sweep gives them back later.", err, c.cfg.ForceAfter)
+	warn(c.cfg.Recorder, pod, reasonForced, "Release",
+		"The pod goes since --force-release-after=%v is over, although its networks could not be given back; the sweep does that later: %v", c.cfg.ForceAfter, err)
 	return "forced", nil
 }
 

@@ -74,11 +74,20 @@ func passes(ctx context.Context, d time.Duration) error {
 }
 
 // events keeps the Events by the pod they are on.
-type events struct{ all []string }
+type events struct {
+	mu  sync.Mutex
+	all []string
+	// notes are their texts alone.
+	notes []string
+}
 
 func (e *events) Eventf(regarding, _ runtime.Object, eventtype, reason, action, note string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	pod, _ := regarding.(*corev1.Pod)
-	e.all = append(e.all, fmt.Sprintf("%s %s %s %s: %s", pod.UID, eventtype, reason, action, fmt.Sprintf(note, args...)))
+	text := fmt.Sprintf(note, args...)
+	e.notes = append(e.notes, text)
+	e.all = append(e.all, fmt.Sprintf("%s %s %s %s: %s", pod.UID, eventtype, reason, action, text))
 }
 
 // fixture has an API server, the memory of an informer that can be behind it, and a tenant-controller.

@@ -12,13 +12,6 @@ import (
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
-// Reasons of Events on bound pods whose allocation is not as it should be.
-const (
-	reasonMissing = "NetworkAllocationMissing"
-	reasonMended  = "NetworkAllocationRepaired"
-	reasonLost    = "NetworksChanged"
-)
-
 // mend reports a bound pod whose allocation is missing (nil) or names another node, and asks for it again if the policy
 // says so: as long as the tenant-controller does not know of the pod it may give its networks to another.
 func (s *Sweeper) mend(ctx context.Context, pod *corev1.Pod, assignment rdma.Assignment, present *tenant.Allocation) error {
@@ -33,11 +26,11 @@ func (s *Sweeper) mend(ctx context.Context, pod *corev1.Pod, assignment rdma.Ass
 	what := "has no allocation for this pod"
 	generation := int64(0)
 	if present != nil {
-		what = fmt.Sprintf("has this pod on node %s", present.Node)
+		what = "has this pod on node " + foreign(present.Node)
 		generation = present.Generation
 	}
 	if !s.cfg.Repair {
-		s.cfg.Recorder.Eventf(current, nil, corev1.EventTypeWarning, reasonMissing, "Sweep",
+		warn(s.cfg.Recorder, current, reasonMissing, "Sweep",
 			"The tenant-controller %s, which runs on node %s. It may give the pod's networks to another.", what, current.Spec.NodeName)
 		return nil
 	}
@@ -51,18 +44,18 @@ func (s *Sweeper) mend(ctx context.Context, pod *corev1.Pod, assignment rdma.Ass
 	if err != nil {
 		return fmt.Errorf("asking for it again: %w", err)
 	}
-	if lost := lostNetworks(current, answer); len(lost) > 0 {
-		s.cfg.Recorder.Eventf(current, nil, corev1.EventTypeWarning, reasonLost, "Sweep",
-			"The tenant-controller %s, and gave it other networks when asked again: %v are in use by the pod without an allocation. Recreate the pod.", what, lost)
+	if lost := lostNetworks(current, assignment, answer); len(lost) > 0 {
+		warn(s.cfg.Recorder, current, reasonLost, "Sweep",
+			"The tenant-controller %s, and gave it other networks when asked again: %s are in use by the pod without an allocation. Recreate the pod.", what, listed(lost))
 		return nil
 	}
-	s.cfg.Recorder.Eventf(current, nil, corev1.EventTypeWarning, reasonMended, "Sweep",
+	warn(s.cfg.Recorder, current, reasonMended, "Sweep",
 		"The tenant-controller %s, which runs on node %s; it was asked again and now knows.", what, current.Spec.NodeName)
 	return nil
 }
 
 // lostNetworks returns the networks that the pod was given and that the allocation does not have.
-func lostNetworks(pod *corev1.Pod, answer *tenant.Allocation) []string {
+func lostNetworks(pod *corev1.Pod, assignment rdma.Assignment, answer *tenant.Allocation) []string {
 	inUse, err := rdma.ParseNetworks(pod.Annotations[rdma.NetworksAnnotation], pod.Namespace)
 	if err != nil {
 		return nil
@@ -71,9 +64,9 @@ func lostNetworks(pod *corev1.Pod, answer *tenant.Allocation) []string {
 	for _, n := range answer.Networks {
 		has[n.Namespace+"/"+n.Name] = true
 	}
-	// Ours are the last ones of the list (rdma.MergeNetworks).
+	// Ours are the last ones of the list (rdma.MergeNetworks), as many as were assigned: the answer may be short of some.
 	elements := inUse.Elements()
-	elements = elements[max(0, len(elements)-len(answer.Networks)):]
+	elements = elements[max(0, len(elements)-int(assignment.Devices())):]
 	var lost []string
 	for _, n := range elements {
 		if !has[n.Namespace+"/"+n.Name] {

@@ -90,14 +90,17 @@ func aged(d time.Duration) func(*tenant.Allocation) {
 	return func(a *tenant.Allocation) { a.AgeSeconds = int64(d / time.Second) }
 }
 
+func devices(n int64) corev1.ResourceList {
+	return corev1.ResourceList{"a.com/vf": *resource.NewQuantity(n, resource.DecimalSI)}
+}
+
 // rdmaPod is a pod of ours with one device.
 func rdmaPod(name string, uid types.UID, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 	assignment := rdma.Assignment{{Type: rdma.VF, Pool: "a.com/vf", Count: 1}}
-	devices := corev1.ResourceList{"a.com/vf": resource.MustParse("1")}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: uid, Finalizers: []string{rdma.Finalizer}, Annotations: assignment.Annotations()},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c",
-			Resources: corev1.ResourceRequirements{Requests: devices, Limits: devices}}}},
+			Resources: corev1.ResourceRequirements{Requests: devices(1), Limits: devices(1)}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	pod.Annotations[rdma.NetworksAnnotation] = "ns/nad-" + string(uid) + "@rdma0"
