@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -59,6 +60,26 @@ func MergeNetworks(userText, podNamespace string, ours []Attachment) (string, er
 		return "", fmt.Errorf("networks %q: the network %q cannot be appended, because its name has a dot and the short "+
 			"form allows none; write the annotation as a JSON array", bounded(userText), dotted)
 	}
+}
+
+// OwnNetworks returns the networks that were appended for us to a bound pod's annotation: the last ones, as many as were
+// assigned. Of a pod that was bound past tenant-scheduler they are the user's.
+func OwnNetworks(pod *corev1.Pod, assignment Assignment) (Networks, error) {
+	all, err := ParseNetworks(pod.Annotations[NetworksAnnotation], pod.Namespace)
+	if err != nil || int64(all.Len()) <= assignment.Devices() {
+		return all, err
+	}
+	items := all.items[int64(all.Len())-assignment.Devices():]
+	raws := make([]string, len(items))
+	for i, item := range items {
+		raws[i] = item.raw
+	}
+	// A copy: a part of the text would hold on to all of it.
+	text := strings.Clone(strings.Join(raws, ","))
+	if all.form == formJSON {
+		text = "[" + text + "]"
+	}
+	return Networks{text: text, form: all.form, items: items}, nil
 }
 
 // takenInterfaces returns all names that Multus will have given before ours, and an error if it cannot give them.

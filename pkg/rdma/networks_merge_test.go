@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"tenant.network/tenant-webhook/pkg/rdma"
 )
@@ -146,6 +148,30 @@ func TestStripNetworksUndoesMergeNetworks(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, removed)
 		assert.Equal(t, text, stripped)
+	}
+}
+
+func TestOwnNetworksAreThoseThatWereMerged(t *testing.T) {
+	assignment := rdma.Assignment{{Type: rdma.VF, Pool: "a.com/b", Count: 1}, {Type: rdma.PF, Pool: "a.com/c", Count: 1}}
+	want := []rdma.Network{{Namespace: "ns-a", Name: "v1", Interface: "rdma0"}, {Namespace: "ns-a", Name: "v2", Interface: "rdma1"}}
+	for name, user := range map[string]string{
+		"without networks of the user":      "",
+		"behind the user's":                 "a, ns-b/b@x",
+		"behind the user's in JSON":         `[{"name":"a"}, {"name":"b","cni-args":{"x":[1,2]}}]`,
+		"behind as many of the user's":      "a,b",
+		"behind an empty array of the user": "[]",
+	} {
+		t.Run(name, func(t *testing.T) {
+			merged, err := rdma.MergeNetworks(user, "ns-a", vf("v1", "v2"))
+			require.NoError(t, err)
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns-a", Annotations: map[string]string{rdma.NetworksAnnotation: merged}}}
+			networks, err := rdma.OwnNetworks(pod, assignment)
+			require.NoError(t, err)
+			assert.Equal(t, want, networks.Elements())
+			again, err := rdma.ParseNetworks(networks.String(), "ns-a")
+			require.NoError(t, err)
+			assert.Equal(t, want, again.Elements(), "its text alone says the same")
+		})
 	}
 }
 

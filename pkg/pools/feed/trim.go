@@ -40,6 +40,9 @@ func TrimPod(object any) (any, error) {
 			metav1.SetMetaDataAnnotation(&trimmed.ObjectMeta, key, value)
 		}
 	}
+	if networks := ownNetworks(pod); networks != "" {
+		metav1.SetMetaDataAnnotation(&trimmed.ObjectMeta, rdma.NetworksAnnotation, networks)
+	}
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReadyToStartContainers ||
 			condition.Type == corev1.PodScheduled && pod.Spec.SchedulerName == rdma.SchedulerName {
@@ -83,6 +86,20 @@ func effective(pod *corev1.Pod) []corev1.Container {
 	requests := rdma.Requests(pod)
 	maps.DeleteFunc(requests, func(name corev1.ResourceName, _ resource.Quantity) bool { return !pools.IsExtendedResource(name) })
 	return []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests}}}
+}
+
+// ownNetworks is what the sweep compares with the pod's allocation. The user's part of the annotation, which can have as
+// many bytes as all annotations together, is left out.
+func ownNetworks(pod *corev1.Pod) string {
+	assignment, ours := rdma.Ours(pod)
+	if !ours || pod.Spec.NodeName == "" {
+		return ""
+	}
+	networks, err := rdma.OwnNetworks(pod, assignment)
+	if err != nil {
+		return ""
+	}
+	return networks.String()
 }
 
 // trimStatuses keeps when each container ended, and of a failed pod that there was one at all: a pod without any was

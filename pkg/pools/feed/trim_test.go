@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,6 +61,8 @@ func drawPod(t *rapid.T) *corev1.Pod {
 	p.Annotations[rdma.ResourcePoolAnnotation] = rapid.SampledFrom([]string{"a.com/vf", "b.com/vf", "a.com/vf,b.com/vf", "a.com/vf,a.com/vf"}).Draw(t, "pools")
 	p.Annotations[rdma.ResourceCountAnnotation] = rapid.SampledFrom([]string{"1", "2", "1,2", "1,1"}).Draw(t, "counts")
 	p.Annotations[rdma.AdmissionIDAnnotation] = "id"
+	p.Annotations[rdma.NetworksAnnotation] = rapid.SampledFrom([]string{"", "[null]", "ns/a@rdma0", "users,ns/a@rdma0,ns/b@rdma1",
+		`[{"name":"users","cni-args":{"x":"user's"}},{"name":"a.b","namespace":"ns","interface":"rdma0"}]`}).Draw(t, "networks")
 	p.Annotations["kubectl.kubernetes.io/last-applied-configuration"], p.Annotations[rdma.VFAnnotation] = "long", "1"
 	p.Annotations[rdma.Domain+"unknown"] = "long"
 	if rapid.IntRange(0, 4).Draw(t, "unannotated") == 0 {
@@ -117,6 +120,10 @@ func releaseInput(p *corev1.Pod) map[string]any {
 	}
 	input["ended"] = last
 	input["reason"], input["message"] = p.Status.Reason, p.Status.Message
+	if assignment, ours := rdma.Ours(p); ours && p.Spec.NodeName != "" {
+		networks, _ := rdma.OwnNetworks(p, assignment) // an annotation that cannot be read has none
+		input["networks"] = networks.Elements()
+	}
 	input["neverStarted"] = p.Status.Phase == corev1.PodFailed && len(p.Status.ContainerStatuses) == 0
 	return input
 }
@@ -233,6 +240,36 @@ func TestTrimMustNotTouchOtherObjects(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, object, got)
 		}
+	}
+}
+
+// TestATrimmedPodKeepsItsOwnNetworksAlone: the user's part of the annotation has no bound but that of all annotations.
+func TestATrimmedPodKeepsItsOwnNetworksAlone(t *testing.T) {
+	long := strings.Repeat("x", 100_000)
+	bound := func(networks string, change ...func(*corev1.Pod)) *corev1.Pod {
+		p := pod("p", "uid", "n1", poolA, 2)
+		p.Finalizers = []string{rdma.Finalizer}
+		p.Annotations = rdma.Assignment{{Type: rdma.VF, Pool: poolA, Count: 2}}.Annotations()
+		p.Annotations[rdma.NetworksAnnotation] = networks
+		for _, f := range change {
+			f(p)
+		}
+		return p
+	}
+	for name, tc := range map[string]struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		"in the short form": {bound("other/" + long + ",ns/a@rdma0,ns/b@rdma1"), "ns/a@rdma0,ns/b@rdma1"},
+		"in the JSON form": {bound(`[{"name":"u","cni-args":{"x":"` + long + `"}}, {"name":"a.b"}, {"name":"c"}]`),
+			`[{"name":"a.b"},{"name":"c"}]`},
+		"not of a pod that is no longer ours":  {bound("ns/a@rdma0,ns/b@rdma1", func(p *corev1.Pod) { p.Finalizers = nil }), ""},
+		"not of a pod that waits: it has none": {bound("u,v", func(p *corev1.Pod) { p.Spec.NodeName = "" }), ""},
+		"not when they cannot be read":         {bound("[null]"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, tc.want, trimPod(t, tc.pod).Annotations[rdma.NetworksAnnotation])
+		})
 	}
 }
 

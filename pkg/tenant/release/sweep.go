@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"tenant.network/tenant-webhook/pkg/rdma"
 	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
@@ -231,37 +230,5 @@ func (s *Sweeper) release(ctx context.Context, left []orphan, total int) error {
 		s.metrics.released.Inc()
 		klog.FromContext(ctx).Info("allocation swept", "allocation", a.PodUID, "pod", klog.KRef(a.Namespace, a.Pod), "reason", o.reason)
 	}
-	return errors.Join(errs...)
-}
-
-// report looks for bound pods whose allocation is missing or names another node.
-func (s *Sweeper) report(ctx context.Context, pods []corev1.Pod, byAllocation map[types.UID]*tenant.Allocation) error {
-	var errs []error
-	missing, elsewhere := 0, 0
-	for i := range pods {
-		pod := &pods[i]
-		assignment, ours := rdma.Ours(pod)
-		if !ours || pod.Spec.NodeName == "" || terminal(pod) {
-			continue
-		}
-		if a := byAllocation[pod.UID]; a != nil && a.Node == pod.Spec.NodeName {
-			continue
-		}
-		// The list is older than the pods' memory, so the one allocation is looked at again.
-		a, err := s.cfg.Allocations.Get(ctx, s.cfg.Cluster, pod.UID)
-		switch {
-		case tenant.IsNotFound(err):
-			missing++
-			err = s.mend(ctx, pod, assignment, nil)
-		case err == nil && a.Node != pod.Spec.NodeName:
-			elsewhere++
-			err = s.mend(ctx, pod, assignment, a)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("allocation of pod %s: %w", klog.KObj(pod), err))
-		}
-	}
-	s.metrics.wrong.WithLabelValues("missing").Set(float64(missing))
-	s.metrics.wrong.WithLabelValues("other_node").Set(float64(elsewhere))
 	return errors.Join(errs...)
 }

@@ -30,6 +30,8 @@ type book struct {
 	beforeRelease func()
 	// other makes Ensure hand out other networks than before.
 	other bool
+	// broken is the answer to Get and Ensure while it is set.
+	broken error
 }
 
 func (b *book) List(context.Context, string) ([]tenant.Allocation, error) {
@@ -37,6 +39,9 @@ func (b *book) List(context.Context, string) ([]tenant.Allocation, error) {
 }
 
 func (b *book) Get(_ context.Context, _ string, podUID types.UID) (*tenant.Allocation, error) {
+	if b.broken != nil {
+		return nil, b.broken
+	}
 	a, ok := b.all[podUID]
 	if !ok {
 		return nil, &tenant.Error{Status: 404, Reason: tenant.ReasonNotFound}
@@ -45,6 +50,9 @@ func (b *book) Get(_ context.Context, _ string, podUID types.UID) (*tenant.Alloc
 }
 
 func (b *book) Ensure(_ context.Context, podUID types.UID, ask tenant.EnsureRequest) (*tenant.Allocation, error) {
+	if b.broken != nil {
+		return nil, b.broken
+	}
 	a, ok := b.all[podUID]
 	if ask.Generation != a.Generation {
 		return nil, &tenant.Error{Status: 409, Reason: tenant.ReasonStaleGeneration, Current: &a}
@@ -246,50 +254,4 @@ func TestSweepStopsBeforeItTakesAClustersNetworksAway(t *testing.T) {
 			require.Equal(t, tc.wantBlocked, testutil.ToFloat64(f.metrics.blocked) == 1)
 		})
 	}
-}
-
-func TestSweepReportsAndRepairsBoundPods(t *testing.T) {
-	for name, tc := range map[string]struct {
-		allocations []tenant.Allocation
-		pod         *corev1.Pod
-		repair      bool
-		other       bool
-		wantEvent   string
-		wantNode    string
-	}{
-		"a missing allocation is asked for again (W79)":  {nil, rdmaPod("p", "u1", "n1"), true, false, reasonMended, "n1"},
-		"an allocation that names another node is moved": {[]tenant.Allocation{allocation("u1", "p", "n2")}, rdmaPod("p", "u1", "n1"), true, false, reasonMended, "n1"},
-		"networks that changed are reported as lost":     {nil, rdmaPod("p", "u1", "n1"), true, true, reasonLost, "n1"},
-		"without repair it is only reported":             {nil, rdmaPod("p", "u1", "n1"), false, false, reasonMissing, ""},
-		"a right allocation is not touched":              {[]tenant.Allocation{allocation("u1", "p", "n1")}, rdmaPod("p", "u1", "n1"), true, false, "", "n1"},
-		"an unbound pod needs none":                      {nil, rdmaPod("p", "u1", ""), true, false, "", ""},
-		"an ended pod needs none":                        {nil, rdmaPod("p", "u1", "n1", hasSucceeded), true, false, "", ""},
-		"a plain pod needs none":                         {nil, rdmaPod("p", "u1", "n1", withoutFinalizer), true, false, "", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newSweep(t, tc.allocations, []client.Object{tc.pod}, nil, func(c *SweepConfig) { c.Repair = tc.repair })
-			f.book.other = tc.other
-			require.NoError(t, f.sweep(t.Context()))
-			if tc.wantEvent == "" {
-				require.Empty(t, f.events.all)
-			} else {
-				require.Len(t, f.events.all, 1)
-				require.Contains(t, f.events.all[0], "u1 Warning "+tc.wantEvent)
-			}
-			require.Equal(t, tc.wantNode, f.book.all["u1"].Node)
-			f.events.all = nil
-			require.NoError(t, f.sweep(t.Context()))
-			if tc.repair {
-				require.Empty(t, f.events.all, "what is repaired is not reported again")
-			}
-		})
-	}
-}
-
-func TestSweepBelievesASecondLookOverAnOldList(t *testing.T) {
-	// The pod was bound, and its allocation made, after the list was read.
-	f := newSweep(t, nil, []client.Object{rdmaPod("p", "u1", "n1")}, nil)
-	f.book.all["u1"] = allocation("u1", "p", "n1")
-	require.NoError(t, f.report(t.Context(), []corev1.Pod{*rdmaPod("p", "u1", "n1")}, nil))
-	require.Empty(t, f.events.all)
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
+	"tenant.network/tenant-webhook/pkg/rdma"
 	"tenant.network/tenant-webhook/test/perf/fixture"
 )
 
@@ -100,6 +101,8 @@ func (s *apiServer) node(i int) runtime.Object {
 func (s *apiServer) pod(i int) runtime.Object {
 	node := fmt.Sprintf("node-%05d", i%s.nodes)
 	pod := fixture.Holder(i, node, fixture.FirstPool)
+	// As a binding leaves it: the networks' names have the pod's UID.
+	pod.Annotations[rdma.NetworksAnnotation] = fmt.Sprintf("%s/rdma-%08d-aaaa-bbbb-cccc-dddddddddddd-0@rdma0", pod.Namespace, i)
 	if !s.holds(i) {
 		pod = fixture.NewPod(i)
 		pod.Annotations = nil
