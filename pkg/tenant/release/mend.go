@@ -2,7 +2,6 @@ package release
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,26 +24,27 @@ type suspect struct {
 // report looks for bound pods whose allocation is wrong, and mends what can be mended. A suspect that could not be looked
 // at counts as wrong: a gauge that falls while the tenant-controller is away would say that all is well.
 func (s *Sweeper) report(ctx context.Context, pods []corev1.Pod, byAllocation map[types.UID]*tenant.Allocation) error {
-	var errs []error
-	counts := map[string]int{kindMissing: 0, kindElsewhere: 0, kindNetworks: 0}
-	for _, found := range suspects(pods, byAllocation) {
-		kind, err := s.look(ctx, found)
+	found := suspects(pods, byAllocation)
+	err := each(ctx, found, func(one *suspect) string { return one.pod.Namespace }, func(ctx context.Context, one *suspect) error {
+		kind, err := s.look(ctx, one)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("allocation of pod %s: %w", klog.KObj(found.pod), err))
-			kind = found.kind
+			return fmt.Errorf("allocation of pod %s: %w", klog.KObj(one.pod), err)
 		}
-		if kind != "" {
-			counts[kind]++
-		}
+		one.kind = kind
+		return nil
+	})
+	counts := map[string]int{}
+	for _, one := range found {
+		counts[one.kind]++
 	}
-	for kind, count := range counts {
-		s.metrics.wrong.WithLabelValues(kind).Set(float64(count))
+	for _, kind := range []string{kindMissing, kindElsewhere, kindNetworks} {
+		s.metrics.wrong.WithLabelValues(kind).Set(float64(counts[kind]))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-func suspects(pods []corev1.Pod, byAllocation map[types.UID]*tenant.Allocation) []suspect {
-	var found []suspect
+func suspects(pods []corev1.Pod, byAllocation map[types.UID]*tenant.Allocation) []*suspect {
+	var found []*suspect
 	for i := range pods {
 		pod := &pods[i]
 		assignment, ours := rdma.Ours(pod)
@@ -52,7 +52,7 @@ func suspects(pods []corev1.Pod, byAllocation map[types.UID]*tenant.Allocation) 
 			continue
 		}
 		if kind := wrong(pod, assignment, byAllocation[pod.UID]); kind != "" {
-			found = append(found, suspect{pod: pod, assignment: assignment, kind: kind})
+			found = append(found, &suspect{pod: pod, assignment: assignment, kind: kind})
 		}
 	}
 	return found
@@ -72,7 +72,7 @@ func wrong(pod *corev1.Pod, assignment rdma.Assignment, a *tenant.Allocation) st
 }
 
 // look asks for the one allocation, since the list is older than the memory of the pods, and returns what is wrong.
-func (s *Sweeper) look(ctx context.Context, found suspect) (string, error) {
+func (s *Sweeper) look(ctx context.Context, found *suspect) (string, error) {
 	a, err := s.cfg.Allocations.Get(ctx, s.cfg.Cluster, found.pod.UID)
 	if tenant.IsNotFound(err) {
 		a, err = nil, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -121,7 +122,7 @@ func (s *Sweeper) Start(ctx context.Context) error {
 	}
 }
 
-// sweep is one round. It bounds itself by the period: the next round starts from fresh lists anyway.
+// sweep is one round. It bounds itself by the period: the next round starts from fresh lists, and goes on with what is left.
 func (s *Sweeper) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(s.cfg.Period, leastSweepTime))
 	defer cancel()
@@ -141,8 +142,13 @@ func (s *Sweeper) sweep(ctx context.Context) error {
 	for i := range allocations {
 		byAllocation[allocations[i].PodUID] = &allocations[i]
 	}
-	left, err := s.leftBehind(ctx, allocations, byUID)
-	return errors.Join(err, s.release(ctx, left, len(allocations)), s.report(ctx, pods.Items, byAllocation))
+	// Side by side: neither thousands of allocations that wait for a person nor repairs that hang keep the other part waiting.
+	var releaseErr, reportErr error
+	var parts sync.WaitGroup
+	parts.Go(func() { releaseErr = s.releaseLeftBehind(ctx, allocations, byUID) })
+	parts.Go(func() { reportErr = s.report(ctx, pods.Items, byAllocation) })
+	parts.Wait()
+	return errors.Join(releaseErr, reportErr)
 }
 
 // orphan is an allocation that nobody uses, and why.
@@ -153,10 +159,17 @@ type orphan struct {
 	minAge time.Duration
 }
 
+func (s *Sweeper) releaseLeftBehind(ctx context.Context, allocations []tenant.Allocation, byUID map[types.UID]*corev1.Pod) error {
+	left, err := s.leftBehind(ctx, allocations, byUID)
+	if ctx.Err() != nil {
+		return err // what was found is not all, so it says nothing about whether it is suspiciously much
+	}
+	return errors.Join(err, s.release(ctx, left, len(allocations)))
+}
+
 // leftBehind returns the allocations without a pod that uses them, each after a live look.
 func (s *Sweeper) leftBehind(ctx context.Context, allocations []tenant.Allocation, byUID map[types.UID]*corev1.Pod) ([]orphan, error) {
-	var found []orphan
-	var errs []error
+	var unused []tenant.Allocation
 	for _, a := range allocations {
 		if a.Age() < s.cfg.Grace {
 			continue
@@ -164,14 +177,20 @@ func (s *Sweeper) leftBehind(ctx context.Context, allocations []tenant.Allocatio
 		if pod := byUID[a.PodUID]; pod != nil && pod.Spec.NodeName != "" && hasFinalizer(pod) {
 			continue // the usual case; the release controller looks after it
 		}
+		unused = append(unused, a)
+	}
+	var mu sync.Mutex
+	var found []orphan
+	err := each(ctx, unused, func(a tenant.Allocation) string { return a.Namespace }, func(ctx context.Context, a tenant.Allocation) error {
 		o, err := s.judge(ctx, a)
-		if err != nil {
-			errs = append(errs, err)
-		} else if o != nil {
+		if o != nil {
+			mu.Lock()
+			defer mu.Unlock()
 			found = append(found, *o)
 		}
-	}
-	return found, errors.Join(errs...)
+		return err
+	})
+	return found, err
 }
 
 // judge looks at the allocation's pod in the API server; nil means that it is in use.
@@ -216,19 +235,17 @@ func (s *Sweeper) release(ctx context.Context, left []orphan, total int) error {
 			"if that is right, restart tenant-webhook with --sweep-confirm=%d", len(left), total, limit, len(left))
 	}
 	s.metrics.blocked.Set(0)
-	var errs []error
-	for _, o := range left {
+	return each(ctx, left, func(o orphan) string { return o.allocation.Namespace }, func(ctx context.Context, o orphan) error {
 		a := o.allocation
 		err := s.cfg.Allocations.ReleaseUnused(ctx, s.cfg.Cluster, a.PodUID, a.Generation, o.minAge)
 		if tenant.IsConflict(err) {
-			continue // it was asked for again meanwhile
+			return nil // it was asked for again meanwhile
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("releasing allocation %s of pod %s/%s: %w", a.PodUID, a.Namespace, a.Pod, err))
-			continue
+			return fmt.Errorf("releasing allocation %s of pod %s/%s: %w", a.PodUID, a.Namespace, a.Pod, err)
 		}
 		s.metrics.released.Inc()
 		klog.FromContext(ctx).Info("allocation swept", "allocation", a.PodUID, "pod", klog.KRef(a.Namespace, a.Pod), "reason", o.reason)
-	}
-	return errors.Join(errs...)
+		return nil
+	})
 }

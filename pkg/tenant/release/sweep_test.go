@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 
 // book is a tenant-controller's memory.
 type book struct {
+	mu  sync.Mutex
 	all map[types.UID]tenant.Allocation
 	// beforeRelease is called before each release is looked at.
 	beforeRelease func()
@@ -32,13 +34,21 @@ type book struct {
 	other bool
 	// broken is the answer to Get and Ensure while it is set.
 	broken error
+	// takes is how long the calls about one pod take, by namespace, for a caller that waits so long; Get knows none.
+	takes map[string]time.Duration
+	// underWay and most are the numbers of Ensures at a time, now and at most.
+	underWay, most int
 }
 
 func (b *book) List(context.Context, string) ([]tenant.Allocation, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return slices.Collect(maps.Values(b.all)), nil
 }
 
 func (b *book) Get(_ context.Context, _ string, podUID types.UID) (*tenant.Allocation, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.broken != nil {
 		return nil, b.broken
 	}
@@ -49,7 +59,21 @@ func (b *book) Get(_ context.Context, _ string, podUID types.UID) (*tenant.Alloc
 	return &a, nil
 }
 
-func (b *book) Ensure(_ context.Context, podUID types.UID, ask tenant.EnsureRequest) (*tenant.Allocation, error) {
+func (b *book) count(change int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.underWay += change
+	b.most = max(b.most, b.underWay)
+}
+
+func (b *book) Ensure(ctx context.Context, podUID types.UID, ask tenant.EnsureRequest) (*tenant.Allocation, error) {
+	b.count(1)
+	defer b.count(-1)
+	if err := passes(ctx, b.takes[ask.Namespace]); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.broken != nil {
 		return nil, b.broken
 	}
@@ -69,14 +93,21 @@ func (b *book) Ensure(_ context.Context, podUID types.UID, ask tenant.EnsureRequ
 	return &a, nil
 }
 
-func (b *book) ReleaseUnused(_ context.Context, _ string, podUID types.UID, generation int64, minAge time.Duration) error {
+func (b *book) ReleaseUnused(ctx context.Context, _ string, podUID types.UID, generation int64, minAge time.Duration) error {
 	if b.beforeRelease != nil {
 		b.beforeRelease()
 	}
+	b.mu.Lock()
 	a := b.all[podUID]
+	b.mu.Unlock()
+	if err := passes(ctx, b.takes[a.Namespace]); err != nil {
+		return err
+	}
 	if a.Generation != generation || a.Age() < minAge {
 		return &tenant.Error{Status: 409, Current: &a}
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	delete(b.all, podUID)
 	return nil
 }
@@ -146,7 +177,8 @@ func newSweep(t *testing.T, allocations []tenant.Allocation, memory []client.Obj
 	for _, a := range allocations {
 		f.book.all[a.PodUID] = a
 	}
-	base := []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}}
+	base := []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "many"}}}
 	f.memory = fake.NewClientBuilder().WithObjects(append(slices.Clone(base), memory...)...).Build()
 	f.live = fake.NewClientBuilder().WithObjects(append(append(slices.Clone(base), memory...), liveOnly...)...).Build()
 	cfg := SweepConfig{Client: f.memory, Live: f.live, Allocations: f.book, Recorder: f.events, Cluster: "cluster",
