@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,9 +10,6 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/clock"
-
-	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
 // Scopes of a breaker.
@@ -19,20 +17,6 @@ const (
 	scopeAll    = "all"
 	scopeTenant = "tenant"
 )
-
-// breakers keep pods from being placed while the tenant-controller does not serve them: one breaker for each tenant,
-// which any refusal counts against, and one for all, which only silence counts against. While one is not closed its
-// pods wait in the scheduling queue; one of them at a time is let through as a probe, and when it closes all are woken.
-type breakers struct {
-	args  BreakerArgs
-	clock clock.Clock
-	// waits reports whether a pod still wants to be scheduled: one that was deleted is no probe.
-	waits    func(*corev1.Pod) bool
-	activate func(map[string]*corev1.Pod)
-	mu       sync.Mutex
-	byTenant map[string]*breaker
-	all      *breaker
-}
 
 // breaker is one circuit with the pods that wait for it. Its circuit has a lock of its own, which is taken while mu is
 // held but never the other way round.
@@ -44,160 +28,132 @@ type breaker struct {
 
 	mu      sync.Mutex
 	waiting map[podUID]*corev1.Pod
-	// probe is the one pod that passes while the circuit is half open, and chosen is since when.
-	probe   podUID
-	chosen  time.Time
-	armed   bool
-	lastErr string
+	// probe is the pod, or its gang, that has a node and is about to call while the circuit is half open; claimed is since
+	// when. Empty if there is none.
+	probe   string
+	claimed time.Time
+	// preempted is when others were last evicted for a pod that waited.
+	preempted time.Time
+	armed     bool
+	discarded bool
+	lastErr   string
+	// verdict is closed when the next call ends.
+	verdict chan struct{}
 }
 
-func newBreakers(args BreakerArgs, c clock.Clock, waits func(*corev1.Pod) bool, activate func(map[string]*corev1.Pod)) *breakers {
-	b := &breakers{args: args, clock: c, waits: waits, activate: activate, byTenant: map[string]*breaker{}}
-	b.all = b.newBreaker(scopeAll, "")
-	return b
-}
-
-func (b *breakers) newBreaker(scope, tenantName string) *breaker {
-	one := &breaker{owner: b, scope: scope, tenant: tenantName, waiting: map[podUID]*corev1.Pod{}}
-	one.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Name:          scope + " " + tenantName,
-		MaxRequests:   1,
-		Timeout:       b.args.Pause.Duration,
-		ReadyToTrip:   func(counts gobreaker.Counts) bool { return counts.ConsecutiveFailures >= b.args.Failures },
-		IsExcluded:    func(err error) bool { return errors.Is(err, errNoVerdict) },
-		OnStateChange: func(_ string, from, to gobreaker.State) { one.changed(from, to) },
-	})
+func newBreaker(owner *breakers, scope, tenantName string) *breaker {
+	one := &breaker{owner: owner, scope: scope, tenant: tenantName, waiting: map[podUID]*corev1.Pod{}, verdict: make(chan struct{})}
+	one.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](owner.settings(one))
 	return one
 }
 
-func (b *breakers) of(tenantName string) *breaker {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	one, ok := b.byTenant[tenantName]
-	if !ok {
-		one = b.newBreaker(scopeTenant, tenantName)
-		b.byTenant[tenantName] = one
-	}
-	return one
-}
+func (one *breaker) pause() time.Duration { return one.owner.args.Pause.Duration }
 
-// blocked returns why the pod has to wait, or nothing. A pod that waits is remembered and woken later.
-func (b *breakers) blocked(tenantName string, pod *corev1.Pod) string {
-	reason, probing := b.all.blocked(pod, false)
-	if reason == "" {
-		// Silence opens both breakers. The probe of the one for all is its tenant's too: if each chose a pod of its own,
-		// each would block the other's.
-		reason, _ = b.of(tenantName).blocked(pod, probing)
-	}
-	return reason
-}
+func (one *breaker) reason() string { return one.owner.reasonOf(one, one.lastErr) }
 
-// errNoVerdict is the result of a call that says nothing about the tenant-controller's health.
-var errNoVerdict = errors.New("no verdict")
-
-// allow asks both circuits for one call. The function that it returns must be called with the call's result.
-func (b *breakers) allow(tenantName string) (func(error), error) {
-	one := b.of(tenantName)
-	doneAll, err := b.all.circuit.Allow()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", b.all.reason(), err)
-	}
-	doneTenant, err := one.circuit.Allow()
-	if err != nil {
-		doneAll(errNoVerdict)
-		return nil, fmt.Errorf("%s: %w", one.reason(), err)
-	}
-	return func(err error) {
-		switch {
-		case tenant.IsUnavailable(err):
-			b.all.failed(err)
-			one.failed(err)
-			doneAll(err)
-			doneTenant(err)
-		case tenant.IsFinal(err):
-			doneAll(answered(err))
-			if aboutThePod(err) {
-				doneTenant(errNoVerdict)
-				return
-			}
-			one.failed(err)
-			doneTenant(err)
-		case err == nil || tenant.IsConflict(err):
-			doneAll(nil)
-			doneTenant(nil)
-		default: // the call was cancelled from this side
-			doneAll(errNoVerdict)
-			doneTenant(errNoVerdict)
-		}
-	}, nil
-}
-
-// answered tells a refusal by the tenant-controller, which shows that it is there, from one by the client, which sent
-// nothing.
-func answered(err error) error {
-	var refusal *tenant.Error
-	if errors.As(err, &refusal) && refusal.Status == 0 {
-		return errNoVerdict
-	}
-	return nil
-}
-
-// aboutThePod tells a refusal of this one ask from one of its tenant: other pods of the tenant may fare better.
-func aboutThePod(err error) bool {
-	var refusal *tenant.Error
-	return errors.As(err, &refusal) && (refusal.Reason == tenant.ReasonPodChanged || refusal.Reason == tenant.ReasonInvalid)
-}
-
-func (one *breaker) failed(err error) {
+// blocked returns why the pod has to wait for this breaker.
+func (one *breaker) blocked(claimant string, pod *corev1.Pod) string {
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	one.lastErr = err.Error()
-}
-
-func (one *breaker) reason() string {
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	return one.reasonLocked()
-}
-
-func (one *breaker) reasonLocked() string {
-	pause := one.owner.args.Pause.Duration
-	if one.scope == scopeAll {
-		return fmt.Sprintf("the tenant-controller does not answer (%s); pods with RDMA networks wait, one is tried every %v", one.lastErr, pause)
+	state := one.circuit.State()
+	if state == gobreaker.StateClosed || state == gobreaker.StateHalfOpen && one.free(claimant) {
+		delete(one.waiting, pod.UID)
+		return ""
 	}
-	return fmt.Sprintf("the tenant-controller does not serve tenant %s (%s); its pods with RDMA networks wait, one is tried every %v", one.tenant, one.lastErr, pause)
+	return one.hold(pod)
 }
 
-// blocked returns why the pod has to wait for this breaker. Once the pause is over one pod passes as the probe, which is
-// the second result. A preferred pod becomes the probe whoever was it before.
-func (one *breaker) blocked(pod *corev1.Pod, preferred bool) (string, bool) {
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	switch one.circuit.State() {
-	case gobreaker.StateClosed:
-		return "", false
-	case gobreaker.StateHalfOpen:
-		if preferred || one.probe == pod.UID || one.owner.clock.Since(one.chosen) >= one.owner.args.Pause.Duration {
-			one.choose(pod.UID)
-			return "", true
-		}
-	case gobreaker.StateOpen:
-	}
+// free reports whether the claimant may be the probe. One that is not heard of for a pause loses its place: it may be
+// held up by another plugin.
+func (one *breaker) free(claimant string) bool {
+	return one.probe == "" || one.probe == claimant || one.owner.clock.Since(one.claimed) >= one.pause()
+}
+
+// hold has the pod wait.
+func (one *breaker) hold(pod *corev1.Pod) string {
 	one.waiting[pod.UID] = pod
-	one.arm(one.owner.args.Pause.Duration)
-	return one.reasonLocked(), false
+	one.arm(one.pause())
+	return one.reason()
 }
 
-// choose makes the pod the probe. A probe that is not heard of for a pause, because it was deleted or fits no node,
-// loses its place to another.
-func (one *breaker) choose(uid podUID) {
-	if one.probe != uid {
-		one.probe, one.chosen = uid, one.owner.clock.Now()
+// mayPreempt returns why the pod has to wait for this breaker before others are evicted for it.
+func (one *breaker) mayPreempt(pod *corev1.Pod) string {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	state := one.circuit.State()
+	if state == gobreaker.StateClosed || state == gobreaker.StateHalfOpen && one.owner.clock.Since(one.preempted) >= one.pause() {
+		return ""
 	}
-	delete(one.waiting, uid)
+	return one.hold(pod)
 }
 
-// arm starts the timer that wakes the next probe, unless it runs already.
+func (one *breaker) preempts() {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.preempted = one.owner.clock.Now()
+}
+
+func (one *breaker) claim(claimant string) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.circuit.State() == gobreaker.StateHalfOpen && one.free(claimant) && one.probe != claimant {
+		one.probe, one.claimed = claimant, one.owner.clock.Now()
+	}
+}
+
+func (one *breaker) yield(claimant string) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.probe == claimant {
+		one.probe = ""
+	}
+}
+
+// allow asks the circuit for one call, and waits while a probe's call is under way.
+func (one *breaker) allow(ctx context.Context) (func(error), error) {
+	for {
+		one.mu.Lock()
+		verdict, reason := one.verdict, one.reason()
+		done, err := one.circuit.Allow()
+		one.mu.Unlock()
+		if err == nil {
+			return func(err error) { one.done(done, err) }, nil
+		}
+		if !errors.Is(err, gobreaker.ErrTooManyRequests) {
+			return nil, fmt.Errorf("%s: %w", reason, err)
+		}
+		select {
+		case <-verdict:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s: %w", reason, errors.Join(err, ctx.Err()))
+		}
+	}
+}
+
+// done tells the circuit how a call went, and then those that wait for that.
+func (one *breaker) done(done func(error), err error) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if err != nil && !errors.Is(err, errNoVerdict) {
+		one.lastErr = err.Error()
+	}
+	done(err)
+	close(one.verdict)
+	one.verdict = make(chan struct{})
+}
+
+func (one *breaker) hasWaiting() bool {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.dropGone()
+	return len(one.waiting) > 0
+}
+
+func (one *breaker) dropGone() {
+	maps.DeleteFunc(one.waiting, func(_ podUID, pod *corev1.Pod) bool { return !one.owner.waits(pod) })
+}
+
+// arm starts the timer that looks after those that wait, unless it runs already.
 func (one *breaker) arm(after time.Duration) {
 	if one.armed {
 		return
@@ -210,44 +166,79 @@ func (one *breaker) arm(after time.Duration) {
 	}()
 }
 
-// tick wakes one pod as the probe, or all when the circuit has closed.
+// tick wakes those that wait if they may be tried, and lets the breaker be forgotten that nobody waits for.
 func (one *breaker) tick() {
-	one.mu.Lock()
-	one.armed = false
-	wake := map[string]*corev1.Pod{}
-	maps.DeleteFunc(one.waiting, func(_ podUID, pod *corev1.Pod) bool { return !one.owner.waits(pod) })
-	switch one.circuit.State() {
-	case gobreaker.StateOpen: // it opened again after the timer was started
-		one.arm(one.owner.args.Pause.Duration / 8)
-	case gobreaker.StateHalfOpen:
-		for uid, pod := range one.waiting {
-			wake[pod.Namespace+"/"+pod.Name] = pod
-			one.choose(uid)
-			break
-		}
-		if len(one.waiting) > 0 {
-			one.arm(one.owner.args.Pause.Duration)
-		}
-	case gobreaker.StateClosed:
-		for _, pod := range one.waiting {
-			wake[pod.Namespace+"/"+pod.Name] = pod
-		}
-		clear(one.waiting)
-	}
-	one.mu.Unlock()
+	wake, abandoned := one.due()
 	if len(wake) > 0 {
 		one.owner.activate(wake)
 	}
+	if abandoned && !one.owner.forget(one) {
+		one.mu.Lock()
+		defer one.mu.Unlock()
+		one.arm(one.pause())
+	}
 }
 
-// changed is called by the circuit with its lock held.
+// due returns the pods to be woken, and whether the breaker is not closed although nobody waits for it.
+func (one *breaker) due() (wake map[string]*corev1.Pod, abandoned bool) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.armed = false
+	one.dropGone()
+	state := one.circuit.State()
+	if state == gobreaker.StateClosed {
+		one.probe = ""
+	}
+	if len(one.waiting) == 0 {
+		return nil, state != gobreaker.StateClosed && one.scope == scopeTenant
+	}
+	switch {
+	case state == gobreaker.StateOpen: // it opened again after the timer was started
+		one.arm(one.pause() / 8)
+		return nil, false
+	case state == gobreaker.StateHalfOpen && !one.free(""):
+		one.arm(one.pause() - one.owner.clock.Since(one.claimed))
+		return nil, false
+	}
+	wake = make(map[string]*corev1.Pod, len(one.waiting))
+	for _, pod := range one.waiting {
+		wake[pod.Namespace+"/"+pod.Name] = pod
+	}
+	clear(one.waiting)
+	if state != gobreaker.StateClosed {
+		one.arm(one.pause())
+	}
+	return wake, false
+}
+
+// changed is called by the circuit, whose lock is held, and perhaps mu.
 func (one *breaker) changed(from, to gobreaker.State) {
 	gauge := sharedMetrics().breakers.WithLabelValues(one.scope)
 	switch {
 	case from == gobreaker.StateClosed:
 		gauge.Inc()
+		go one.watch()
 	case to == gobreaker.StateClosed:
 		gauge.Dec()
 		go one.tick()
 	}
+}
+
+// watch looks after a tenant's breaker that has opened, so that it does not count as open after its last pod is gone.
+func (one *breaker) watch() {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.scope == scopeTenant {
+		one.arm(one.pause())
+	}
+}
+
+// discard takes a breaker that is not used any more out of the metric.
+func (one *breaker) discard() {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if !one.discarded && one.circuit.State() != gobreaker.StateClosed {
+		sharedMetrics().breakers.WithLabelValues(one.scope).Dec()
+	}
+	one.discarded = true
 }

@@ -9,8 +9,10 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/sony/gobreaker/v2"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,8 +23,7 @@ import (
 )
 
 const (
-	// pause is real time: the circuits have no clock that could be set. It is long enough for a busy machine to fill the
-	// queue while a breaker is open.
+	// pause is long enough for a busy machine to fill the queue while a breaker is open, where time is real.
 	pause = 250 * time.Millisecond
 	// soon is long after anything that should happen, also on a machine that is busy.
 	soon  = 10 * time.Second
@@ -35,9 +36,23 @@ const (
 type breakerFixture struct {
 	*breakers
 	activator
-	t    *testing.T
-	mu   sync.Mutex
-	gone map[string]bool
+	t       *testing.T
+	mu      sync.Mutex
+	gone    map[string]bool
+	allGone bool
+}
+
+// inBubble runs the test in a time of its own: the circuits have no clock that could be set.
+func inBubble(t *testing.T, test func(t *testing.T, f *breakerFixture)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := newBreakerFixture(t)
+		defer func() {
+			f.remove(nil)
+			time.Sleep(4 * idlePauses * pause) // the breakers come to rest, and their timers end
+		}()
+		test(t, f)
+	})
 }
 
 func newBreakerFixture(t *testing.T) *breakerFixture {
@@ -51,21 +66,52 @@ func newBreakerFixture(t *testing.T) *breakerFixture {
 func (f *breakerFixture) waits(pod *corev1.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return !f.gone[pod.Name]
+	return !f.gone[pod.Name] && !f.allGone
 }
 
+// remove ends a pod, or all if it is nil.
 func (f *breakerFixture) remove(pod *corev1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if pod == nil {
+		f.allGone = true
+		return
+	}
 	f.gone[pod.Name] = true
 }
 
 // call makes one call that ends with the error.
 func (f *breakerFixture) call(tenantName string, err error) {
 	f.t.Helper()
-	done, refusal := f.allow(tenantName)
+	done, refusal := f.allow(f.t.Context(), tenantName)
 	require.NoError(f.t, refusal)
 	done(err)
+}
+
+// waitsFor has a pod that belongs to no gang tried, and returns why it has to wait.
+func (f *breakerFixture) waitsFor(tenantName string, pod *corev1.Pod) string {
+	return f.blocked(tenantName, string(pod.UID), pod)
+}
+
+// refusesCall reports why a call must not be made now.
+func (f *breakerFixture) refusesCall(tenantName string) error {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Millisecond)
+	defer cancel()
+	done, err := f.allow(ctx, tenantName)
+	if err == nil {
+		done(errNoVerdict)
+	}
+	return err
+}
+
+// afterThePause lets the breakers be half open, and returns the pods that were woken by then.
+func (f *breakerFixture) afterThePause() []string {
+	f.t.Helper()
+	before := len(f.names())
+	time.Sleep(pause + pause/4)
+	synctest.Wait()
+	return f.names()[before:]
 }
 
 func (f *breakerFixture) calls(tenantName string, count int, err error) {
@@ -79,7 +125,7 @@ func (f *breakerFixture) calls(tenantName string, count int, err error) {
 func (f *breakerFixture) open(tenantName string) bool {
 	pod := plainPod(teamA, "onlooker")
 	f.remove(pod)
-	return f.blocked(tenantName, pod) != ""
+	return f.waitsFor(tenantName, pod) != ""
 }
 
 func podNamed(name string) *corev1.Pod { return plainPod(teamA, name) }
@@ -88,88 +134,92 @@ func podNamed(name string) *corev1.Pod { return plainPod(teamA, name) }
 func (f *breakerFixture) queue(tenantName string, names ...string) {
 	f.t.Helper()
 	for _, name := range names {
-		require.NotEmpty(f.t, f.blocked(tenantName, podNamed(name)), name)
+		require.NotEmpty(f.t, f.waitsFor(tenantName, podNamed(name)), name)
 	}
 }
 
 func TestBreakerOpensAfterFailuresInARow(t *testing.T) {
-	f := newBreakerFixture(t)
-	f.calls(acme, failures-1, unavailable())
-	require.False(t, f.open(acme))
-	f.call(acme, nil) // a success starts the count again
-	f.calls(acme, failures-1, unavailable())
-	require.False(t, f.open(acme))
-	f.call(acme, unavailable())
-	require.True(t, f.open(acme))
-	_, err := f.allow(acme)
-	require.ErrorContains(t, err, "503")
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures-1, unavailable())
+		require.False(t, f.open(acme))
+		f.call(acme, nil) // a success starts the count again
+		f.calls(acme, failures-1, unavailable())
+		require.False(t, f.open(acme))
+		f.call(acme, unavailable())
+		require.True(t, f.open(acme))
+		require.ErrorContains(t, f.refusesCall(acme), "503")
+	})
 }
 
 // TestBreakerOfOneTenant: cases S10, S11 of docs/cases.md.
 func TestBreakerOfOneTenant(t *testing.T) {
-	f := newBreakerFixture(t)
-	f.calls(acme, failures, refused("no addresses left"))
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, refused("no addresses left"))
 
-	reason := f.blocked(acme, podNamed("p"))
-	require.Contains(t, reason, "does not serve tenant acme")
-	require.Contains(t, reason, "no addresses left")
-	_, err := f.allow(acme)
-	require.ErrorContains(t, err, "does not serve tenant acme")
+		reason := f.waitsFor(acme, podNamed("p"))
+		require.Contains(t, reason, "does not serve tenant acme")
+		require.Contains(t, reason, "no addresses left")
+		require.ErrorContains(t, f.refusesCall(acme), "does not serve tenant acme")
 
-	require.False(t, f.open(bravo), "a tenant must not wait for another's refusals")
-	f.calls(bravo, 2*failures, nil)
-	require.True(t, f.open(acme), "another's success must not close it")
+		require.False(t, f.open(bravo), "a tenant must not wait for another's refusals")
+		f.calls(bravo, 2*failures, nil)
+		require.True(t, f.open(acme), "another's success must not close it")
+	})
 }
 
 func TestBreakerOfATenantMustNotOpenForOnePodsFault(t *testing.T) {
 	for _, reason := range []string{tenant.ReasonPodChanged, tenant.ReasonInvalid} {
-		f := newBreakerFixture(t)
-		f.calls(acme, 2*failures, &tenant.Error{Status: 422, Reason: reason})
-		require.False(t, f.open(acme), reason)
+		inBubble(t, func(t *testing.T, f *breakerFixture) {
+			f.calls(acme, 2*failures, &tenant.Error{Status: 422, Reason: reason})
+			require.False(t, f.open(acme), reason)
+		})
 	}
 }
 
 func TestBreakerOfATenantIsFedByAll(t *testing.T) {
-	f := newBreakerFixture(t)
-	f.calls(acme, failures-1, unavailable())
-	f.call(acme, refused("full")) // for all of them it is an answer, for the tenant one more failure
-	require.True(t, f.open(acme))
-	require.False(t, f.open(bravo))
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures-1, unavailable())
+		f.call(acme, refused("full")) // for all of them it is an answer, for the tenant one more failure
+		require.True(t, f.open(acme))
+		require.False(t, f.open(bravo))
+	})
 }
 
 // TestBreakerOfAll: cases S10 of docs/cases.md.
 func TestBreakerOfAll(t *testing.T) {
-	f := newBreakerFixture(t)
-	f.call(acme, unavailable())
-	f.call(bravo, unavailable())
-	f.call("charlie", unavailable())
-	for _, name := range []string{acme, bravo, "delta"} {
-		require.Contains(t, f.blocked(name, podNamed("p-"+name)), "the tenant-controller does not answer")
-	}
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.call(acme, unavailable())
+		f.call(bravo, unavailable())
+		f.call("charlie", unavailable())
+		for _, name := range []string{acme, bravo, "delta"} {
+			require.Contains(t, f.waitsFor(name, podNamed("p-"+name)), "the tenant-controller does not answer")
+		}
+	})
 }
 
 func TestBreakerTakesAConflictForHealth(t *testing.T) {
-	f := newBreakerFixture(t)
-	for range 3 {
-		f.calls(acme, failures-1, unavailable())
-		f.call(acme, &tenant.Error{Op: "ensure", Status: http.StatusConflict, Reason: tenant.ReasonStaleGeneration})
-	}
-	require.False(t, f.open(acme))
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		for range 3 {
+			f.calls(acme, failures-1, unavailable())
+			f.call(acme, &tenant.Error{Op: "ensure", Status: http.StatusConflict, Reason: tenant.ReasonStaleGeneration})
+		}
+		require.False(t, f.open(acme))
+	})
 }
 
 func TestBreakerDoesNotCountCallsThatTheCallerCancelled(t *testing.T) {
-	f := newBreakerFixture(t)
 	cancelled := cancelledCall(t)
 	require.ErrorIs(t, cancelled, context.Canceled)
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, 3*failures, cancelled)
+		require.False(t, f.open(acme), "nobody is to blame for them")
 
-	f.calls(acme, 3*failures, cancelled)
-	require.False(t, f.open(acme), "nobody is to blame for them")
-
-	f.calls(acme, failures-1, unavailable())
-	f.call(acme, cancelled)
-	require.False(t, f.open(acme))
-	f.call(acme, unavailable())
-	require.True(t, f.open(acme), "and they must not hide failures either")
+		f.calls(acme, failures-1, unavailable())
+		f.call(acme, cancelled)
+		require.False(t, f.open(acme))
+		f.call(acme, unavailable())
+		require.True(t, f.open(acme), "and they must not hide failures either")
+	})
 }
 
 // cancelledCall is what the real client returns when a preemptor cancels PreBind.
@@ -200,12 +250,13 @@ func TestBreakerTakesARefusalByTheClientForNoAnswer(t *testing.T) {
 	_, unsent := client.Ensure(t.Context(), "", tenant.EnsureRequest{})
 	require.True(t, tenant.IsFinal(unsent))
 
-	f := newBreakerFixture(t)
-	f.call(acme, unavailable())
-	f.call(bravo, unavailable())
-	f.call("charlie", unsent) // nothing was sent, so nobody answered
-	f.call("charlie", unavailable())
-	require.True(t, f.open("delta"))
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.call(acme, unavailable())
+		f.call(bravo, unavailable())
+		f.call("charlie", unsent) // nothing was sent, so nobody answered
+		f.call("charlie", unavailable())
+		require.True(t, f.open("delta"))
+	})
 }
 
 func TestBreakerDeadlineIsTheTenantControllersFault(t *testing.T) {
@@ -219,161 +270,277 @@ func TestBreakerDeadlineIsTheTenantControllersFault(t *testing.T) {
 		Requests: []tenant.Request{{Type: "vf", Pool: string(vfPool), Count: 1}}})
 	require.ErrorIs(t, late, context.DeadlineExceeded)
 
-	f := newBreakerFixture(t)
-	f.calls(acme, failures, late)
-	require.True(t, f.open(bravo))
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, late)
+		require.True(t, f.open(bravo))
+	})
 }
 
-func TestBreakerWakesOnePodAsTheProbe(t *testing.T) {
-	f := newBreakerFixture(t)
-	f.calls(acme, failures, refused("full"))
-	names := []string{"a", "b", "c", "d", "e"}
-	f.queue(acme, names...)
-	require.Empty(t, f.names())
-	require.Eventually(t, func() bool { return len(f.names()) > 0 }, soon, often)
+func TestBreakerTriesAllThatWaitAndTheFirstWithANodeIsTheProbe(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, refused("full"))
+		names := []string{"a", "b", "c", "d", "e"}
+		f.queue(acme, names...)
+		require.ElementsMatch(t, names, f.afterThePause())
+		for _, name := range names[:3] { // these pass here and fit no node
+			require.Empty(t, f.waitsFor(acme, podNamed(name)))
+		}
+		f.claim(acme, string(podNamed("c").UID))
+		f.queue(acme, "d", "e")
+		require.Empty(t, f.waitsFor(acme, podNamed("c")), "the probe may be tried again")
 
-	probe := f.names()[0]
-	require.Empty(t, f.blocked(acme, podNamed(probe)))
-	done, err := f.allow(acme)
-	require.NoError(t, err)
-	_, err = f.allow(acme)
-	require.Error(t, err, "there is one probe at a time")
-	for _, name := range names {
-		if name != probe {
-			f.queue(acme, name)
+		f.call(acme, nil)
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"d", "e"}, f.names()[len(names):], "those that waited are woken when it closes")
+		require.False(t, f.open(acme))
+	})
+}
+
+// TestBreakerMustNotWaitForPodsThatFitNowhere: hundreds wait for devices when the tenant-controller is back, and one has
+// a node.
+func TestBreakerMustNotWaitForPodsThatFitNowhere(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, unavailable())
+		fits := "p-150"
+		for i := range 300 {
+			f.queue(acme, fmt.Sprintf("p-%d", i))
+		}
+		began := time.Now()
+		for f.openNow(acme) {
+			for _, name := range f.afterThePause() {
+				if pod := podNamed(name); f.waitsFor(acme, pod) == "" && name == fits {
+					f.claim(acme, string(pod.UID))
+					f.call(acme, nil)
+				}
+			}
+		}
+		require.Less(t, time.Since(began), 3*pause)
+	})
+}
+
+// openNow reports whether a breaker is not closed.
+func (f *breakerFixture) openNow(tenantName string) bool {
+	for _, one := range f.of(tenantName) {
+		if one.circuit.State() != gobreaker.StateClosed {
+			return true
 		}
 	}
-
-	done(nil)
-	require.Eventually(t, func() bool { return len(f.names()) >= len(names) }, soon, often)
-	require.Subset(t, f.names(), names, "all that waited are woken when it closes")
-	require.False(t, f.open(acme))
+	return false
 }
 
 func TestBreakerOpensAgainWhenTheProbeFails(t *testing.T) {
-	f := newBreakerFixture(t)
-	f.calls(acme, failures, refused("full"))
-	f.queue(acme, "a")
-	require.Eventually(t, func() bool { return len(f.names()) == 1 }, soon, often)
-	require.Empty(t, f.blocked(acme, podNamed("a")))
-	f.call(acme, refused("still full"))
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, refused("full"))
+		f.queue(acme, "a")
+		require.Equal(t, []string{"a"}, f.afterThePause())
+		require.Empty(t, f.waitsFor(acme, podNamed("a")))
+		f.claim(acme, string(podNamed("a").UID))
+		f.call(acme, refused("still full"))
+		f.yield(acme, string(podNamed("a").UID))
 
-	require.Contains(t, f.blocked(acme, podNamed("a")), "still full")
-	_, err := f.allow(acme)
-	require.Error(t, err)
-	require.Eventually(t, func() bool { return len(f.names()) == 2 }, soon, often, "it is tried again")
+		require.Contains(t, f.waitsFor(acme, podNamed("a")), "still full")
+		require.Error(t, f.refusesCall(acme))
+		require.Equal(t, []string{"a"}, f.afterThePause(), "it is tried again")
+	})
 }
 
 func TestBreakerGoesOnWithoutAProbeThatNeverCalls(t *testing.T) {
-	f := newBreakerFixture(t)
-	f.calls(acme, failures, refused("full"))
-	f.queue(acme, "a", "b", "c")
-	// Every one of them is woken, and none comes back.
-	require.Eventually(t, func() bool { return len(f.names()) >= 3 }, soon, often)
-	require.ElementsMatch(t, []string{"a", "b", "c"}, f.names()[:3])
-	// Nobody is left to be woken: the next pod that comes is the probe.
-	require.Eventually(t, func() bool { return f.blocked(acme, podNamed("new")) == "" }, soon, often)
-	f.call(acme, nil)
-	require.False(t, f.open(acme))
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, refused("full"))
+		f.queue(acme, "a", "b")
+		f.afterThePause()
+		f.claim(acme, string(podNamed("a").UID)) // and is held up by another plugin
+		f.queue(acme, "b")
+		require.Equal(t, []string{"b"}, f.afterThePause())
+		require.Empty(t, f.waitsFor(acme, podNamed("b")))
+		f.claim(acme, string(podNamed("b").UID))
+		f.queue(acme, "a")
+		f.call(acme, nil)
+		require.False(t, f.open(acme))
+	})
+}
+
+func TestBreakerProbeThatGivesUpMakesRoomForAnother(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, refused("full"))
+		f.queue(acme, "a")
+		f.afterThePause()
+		f.claim(acme, string(podNamed("a").UID))
+		f.queue(acme, "b")
+		f.yield(acme, string(podNamed("b").UID))
+		f.queue(acme, "b") // only the probe itself gives up
+		f.yield(acme, string(podNamed("a").UID))
+		require.Empty(t, f.waitsFor(acme, podNamed("b")))
+	})
+}
+
+func TestBreakerLetsAGangBeItsProbe(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, unavailable())
+		f.queue(acme, "a")
+		f.afterThePause()
+		const gang = "team-a/gang"
+		for _, name := range []string{"g-1", "g-2", "g-3"} {
+			require.Empty(t, f.blocked(acme, gang, podNamed(name)))
+			f.claim(acme, gang)
+		}
+		f.queue(acme, "a")
+
+		// The first calls, and the others wait for how it goes.
+		done, err := f.allow(t.Context(), acme)
+		require.NoError(t, err)
+		results := make(chan error, 2)
+		for range cap(results) {
+			go func() {
+				next, err := f.allow(t.Context(), acme)
+				if err == nil {
+					next(nil)
+				}
+				results <- err
+			}()
+		}
+		synctest.Wait()
+		require.Empty(t, results)
+		done(nil)
+		for range cap(results) {
+			require.NoError(t, <-results)
+		}
+	})
+}
+
+func TestBreakerLetsOnePodAPausePreempt(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		require.Empty(t, f.mayPreempt(acme, podNamed("a")), "a closed breaker has no say")
+		f.calls(acme, failures, unavailable())
+		require.Contains(t, f.mayPreempt(acme, podNamed("a")), "503")
+		require.Equal(t, []string{"a"}, f.afterThePause(), "it is woken as those that PreFilter refused")
+		require.Empty(t, f.mayPreempt(acme, podNamed("a")))
+		require.NotEmpty(t, f.mayPreempt(bravo, podNamed("b")))
+		require.Equal(t, []string{"b"}, f.afterThePause())
+		require.Empty(t, f.mayPreempt(bravo, podNamed("b")))
+	})
 }
 
 func TestBreakerDoesNotWaitForPodsThatAreGone(t *testing.T) {
-	f := newBreakerFixture(t)
-	f.calls(acme, failures, refused("full"))
-	for i := range 50 {
-		pod := podNamed(fmt.Sprintf("deleted-%d", i))
-		f.queue(acme, pod.Name)
-		f.remove(pod)
-	}
-	f.queue(acme, "alive")
-	require.Eventually(t, func() bool { return len(f.names()) > 0 }, soon, often)
-	require.Equal(t, []string{"alive"}, f.names())
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, refused("full"))
+		for i := range 50 {
+			pod := podNamed(fmt.Sprintf("deleted-%d", i))
+			f.queue(acme, pod.Name)
+			f.remove(pod)
+		}
+		f.queue(acme, "alive")
+		require.Equal(t, []string{"alive"}, f.afterThePause())
+	})
 }
 
 func TestBreakerOfAllAndOfItsTenantsRecoverTogether(t *testing.T) {
-	f := newBreakerFixture(t)
-	tenants := []string{acme, bravo, "charlie"}
-	// Calls that were under way when the breaker for all opened feed those of the tenants as well.
-	var under []func(error)
-	for range failures {
-		for _, name := range tenants {
-			done, err := f.allow(name)
-			require.NoError(t, err)
-			under = append(under, done)
-		}
-	}
-	for _, done := range under {
-		done(unavailable())
-	}
-	waiting := map[string]string{}
-	for i := range 60 {
-		name := fmt.Sprintf("p-%d", i)
-		waiting[name] = tenants[i%len(tenants)]
-		f.queue(waiting[name], name)
-	}
-
-	// If the breakers chose their probes each for itself, they would hardly ever choose the same pod.
-	require.Eventually(t, func() bool { return len(f.names()) > 0 }, soon, often)
-	probe := f.names()[0]
-	require.Empty(t, f.blocked(waiting[probe], podNamed(probe)), "the first pod that is woken must pass both breakers")
-	f.call(waiting[probe], nil)
-
-	// From now on each tenant's breaker lets one of its pods ahead.
-	handled := 0
-	require.Eventually(t, func() bool {
-		woken := f.names()
-		for ; handled < len(woken); handled++ {
-			name := woken[handled]
-			if f.blocked(waiting[name], podNamed(name)) == "" {
-				f.call(waiting[name], nil)
-				delete(waiting, name)
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		tenants := []string{acme, bravo, "charlie"}
+		// Calls that were under way when the breaker for all opened feed those of the tenants as well.
+		var under []func(error)
+		for range failures {
+			for _, name := range tenants {
+				done, err := f.allow(t.Context(), name)
+				require.NoError(t, err)
+				under = append(under, done)
 			}
 		}
-		return len(waiting) == 0
-	}, soon, often)
+		for _, done := range under {
+			done(unavailable())
+		}
+		waiting := map[string]string{}
+		for i := range 60 {
+			name := fmt.Sprintf("p-%d", i)
+			waiting[name] = tenants[i%len(tenants)]
+			f.queue(waiting[name], name)
+		}
+		for range 2 {
+			for _, name := range f.afterThePause() {
+				if pod := podNamed(name); f.waitsFor(waiting[name], pod) == "" {
+					f.claim(waiting[name], string(pod.UID))
+					f.call(waiting[name], nil)
+					delete(waiting, name)
+				}
+			}
+		}
+		require.Empty(t, waiting)
+	})
 }
 
 func TestBreakerProbeThatWasCancelledMayCallAgain(t *testing.T) {
-	f := newBreakerFixture(t)
-	f.calls(acme, failures, refused("full"))
-	f.queue(acme, "a")
-	require.Eventually(t, func() bool { return len(f.names()) == 1 }, soon, often)
-	for range 3 {
-		require.Empty(t, f.blocked(acme, podNamed("a")))
-		f.call(acme, fmt.Errorf("preempted: %w", context.Canceled))
-	}
-	f.call(acme, nil)
-	require.False(t, f.open(acme))
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, refused("full"))
+		f.queue(acme, "a")
+		f.afterThePause()
+		for range 3 {
+			require.Empty(t, f.waitsFor(acme, podNamed("a")))
+			f.call(acme, fmt.Errorf("preempted: %w", context.Canceled))
+		}
+		f.call(acme, nil)
+		require.False(t, f.open(acme))
+	})
+}
+
+// TestBreakerOfATenantIsForgotten: a tenant is a namespace, and namespaces come and go.
+func TestBreakerOfATenantIsForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		before := openBreakers(t, scopeTenant)
+		pod := podNamed("a")
+		f.calls(acme, failures, refused("full"))
+		f.queue(acme, "a")
+		f.call(bravo, nil)
+		require.InDelta(t, before+1, openBreakers(t, scopeTenant), 0)
+
+		for range 2 * idlePauses {
+			require.Equal(t, []string{"a"}, f.afterThePause(), "not while a pod waits")
+			f.claim(acme, string(pod.UID))
+			f.call(acme, refused("full"))
+			f.yield(acme, string(pod.UID))
+			f.queue(acme, "a")
+		}
+		require.InDelta(t, before+1, openBreakers(t, scopeTenant), 0)
+
+		f.remove(pod)
+		time.Sleep(2 * idlePauses * pause)
+		synctest.Wait()
+		require.InDelta(t, before, openBreakers(t, scopeTenant), 0)
+		f.call("charlie", nil)
+		f.mu.Lock() // of the fixture; the breakers are at rest
+		defer f.mu.Unlock()
+		require.Len(t, f.byTenant, 1, "nor is a breaker kept that never opened")
+	})
 }
 
 func TestBreakerRefusalByTheTenantsDoesNotUseUpTheProbeOfAll(t *testing.T) {
-	f := newBreakerFixture(t)
-	f.calls(acme, failures, refused("full"))
-	for range 3 {
-		_, err := f.allow(acme)
-		require.ErrorContains(t, err, "does not serve tenant acme")
-	}
-	f.calls(bravo, failures, unavailable()) // the count of all was not disturbed
-	require.True(t, f.open("charlie"))
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		f.calls(acme, failures, refused("full"))
+		for range 3 {
+			require.ErrorContains(t, f.refusesCall(acme), "does not serve tenant acme")
+		}
+		f.calls(bravo, failures, unavailable()) // the count of all was not disturbed
+		require.True(t, f.open("charlie"))
+	})
 }
 
 func TestBreakerGauge(t *testing.T) {
-	all, one := openBreakers(t, scopeAll), openBreakers(t, scopeTenant)
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		all, one := openBreakers(t, scopeAll), openBreakers(t, scopeTenant)
+		f.calls(acme, failures, unavailable())
+		require.InDelta(t, all+1, openBreakers(t, scopeAll), 0)
+		require.InDelta(t, one+1, openBreakers(t, scopeTenant), 0)
 
-	f := newBreakerFixture(t)
-	f.calls(acme, failures, unavailable())
-	require.InDelta(t, all+1, openBreakers(t, scopeAll), 0)
-	require.InDelta(t, one+1, openBreakers(t, scopeTenant), 0)
+		f.afterThePause()
+		require.Empty(t, f.waitsFor(acme, podNamed("p")))
+		require.InDelta(t, all+1, openBreakers(t, scopeAll), 0, "half open is not closed")
+		f.call(acme, unavailable())
+		require.InDelta(t, all+1, openBreakers(t, scopeAll), 0, "opening again is no second breaker")
 
-	require.Eventually(t, func() bool { return f.blocked(acme, podNamed("p")) == "" }, soon, often)
-	require.InDelta(t, all+1, openBreakers(t, scopeAll), 0, "half open is not closed")
-	f.call(acme, unavailable())
-	require.InDelta(t, all+1, openBreakers(t, scopeAll), 0, "opening again is no second breaker")
-
-	require.Eventually(t, func() bool { return f.blocked(acme, podNamed("p")) == "" }, soon, often)
-	f.call(acme, nil)
-	require.InDelta(t, all, openBreakers(t, scopeAll), 0)
-	require.InDelta(t, one, openBreakers(t, scopeTenant), 0)
+		f.afterThePause()
+		f.call(acme, nil)
+		require.InDelta(t, all, openBreakers(t, scopeAll), 0)
+		require.InDelta(t, one, openBreakers(t, scopeTenant), 0)
+	})
 }
 
 func openBreakers(t *testing.T, scope string) float64 {

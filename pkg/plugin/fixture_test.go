@@ -412,7 +412,10 @@ func (a *activator) names() []string {
 	return append([]string{}, a.woken...)
 }
 
-var podsResource = corev1.SchemeGroupVersion.WithResource("pods")
+var (
+	podsResource  = corev1.SchemeGroupVersion.WithResource("pods")
+	nodesResource = corev1.SchemeGroupVersion.WithResource("nodes")
+)
 
 // podServer does for a fake clientset what the API server does with pods/binding.
 type podServer struct {

@@ -173,7 +173,7 @@ func (p *TenantNetwork) ownerOf(ctx context.Context, namespace string) (string, 
 
 // ensureOnce makes one call and tells the breakers how it went.
 func (p *TenantNetwork) ensureOnce(ctx context.Context, uid podUID, ask tenant.EnsureRequest) (*tenant.Allocation, error) {
-	done, err := p.breakers.allow(ask.Tenant)
+	done, err := p.breakers.allow(ctx, ask.Tenant)
 	if err != nil {
 		return nil, err
 	}

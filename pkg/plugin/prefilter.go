@@ -40,7 +40,7 @@ func (p *TenantNetwork) PreFilter(_ context.Context, state fwk.CycleState, pod *
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reason)
 	}
 	// An open breaker keeps the pod from holding a device, and from preempting others, in vain.
-	if reason := p.breakers.blocked(p.tenantOf(pod.Namespace), pod); reason != "" {
+	if reason := p.breakers.blocked(p.tenantOf(pod.Namespace), p.claimantOf(pod), pod); reason != "" {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reason)
 	}
 	c := newCycle(assignment)
@@ -82,6 +82,14 @@ func (p *TenantNetwork) groupConflict(pod *corev1.Pod, assignment rdma.Assignmen
 		}
 	}
 	return ""
+}
+
+// claimantOf returns what a breaker knows a pod by: the members of a gang are placed together or not at all.
+func (p *TenantNetwork) claimantOf(pod *corev1.Pod) string {
+	if group := p.pools().Policy.GroupOf(pod.Namespace, pod); group != (pools.Group{}) {
+		return group.String()
+	}
+	return string(pod.UID)
 }
 
 // tenantOf returns the tenant whose breaker a namespace's pods go by.

@@ -61,18 +61,22 @@ func (f *inFlight) on(node string) map[podUID]rdma.Assignment {
 }
 
 // Reserve remembers the pod in memory and nothing else: it also runs in simulations. It never rejects what Filter let
-// pass, or the pod would come back to the same node for ever.
+// pass, or the pod would come back to the same node for ever. The breakers learn here that the pod has a node.
 func (p *TenantNetwork) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	c, err := readCycle(state)
 	if err != nil || c == nil {
 		return fwk.AsStatus(err)
 	}
 	p.inFlight.add(pod.UID, placement{node: node, assignment: c.assignment})
+	p.breakers.claim(p.tenantOf(pod.Namespace), p.claimantOf(pod))
 	return nil
 }
 
 // Unreserve touches memory only. After a binding whose answer was lost nobody knows whether the pod is bound, so that
 // giving its networks back here could take them from a running pod; the release controller gives them back.
-func (p *TenantNetwork) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
+func (p *TenantNetwork) Unreserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ string) {
 	p.inFlight.remove(pod.UID)
+	if c, err := readCycle(state); err == nil && c != nil {
+		p.breakers.yield(p.tenantOf(pod.Namespace), p.claimantOf(pod))
+	}
 }

@@ -372,6 +372,43 @@ func TestSchedulerWakesPodsWhenTheTenantControllerIsBack(t *testing.T) {
 	c.waitBound(pods...)
 }
 
+// TestSchedulerIsNotHeldUpByPodsThatFitNowhere: most pods that wait when the tenant-controller is back have no node, and
+// nothing is learnt from them.
+func TestSchedulerIsNotHeldUpByPodsThatFitNowhere(t *testing.T) {
+	c := startCluster(t, newNode(node1, vfPool, 4))
+	c.allocator.set(func(a *fakeAllocator) { a.fail = always(unavailable()) })
+	before := openBreakers(t, scopeAll)
+	fit := []*corev1.Pod{vfPod("fits-0", 1), vfPod("fits-1", 1), vfPod("fits-2", 1)}
+	c.create(fit...)
+	c.eventually("the breaker opens", func() bool { return openBreakers(t, scopeAll) > before })
+	for i := range 400 {
+		c.create(vfPod(fmt.Sprintf("large-%d", i), 8))
+	}
+	c.allocator.set(func(a *fakeAllocator) { a.fail = nil })
+	c.waitBound(fit...)
+}
+
+// TestSchedulerLetsAHighPriorityPodBeTheProbe: where all devices are taken, only a pod that preempts can have a node.
+func TestSchedulerLetsAHighPriorityPodBeTheProbe(t *testing.T) {
+	c := startCluster(t, newNode(node1, vfPool, 2))
+	low, lost := vfPod("low", 2, withPriority(1)), vfPod("lost", 1, withPriority(1))
+	c.create(low)
+	c.waitBound(low)
+	c.allocator.set(func(a *fakeAllocator) { a.fail = always(unavailable()) })
+	before := openBreakers(t, scopeAll)
+	c.client.Tracker().Add(newNode(node2, vfPool, 1)) //nolint:errcheck // it is new
+	c.create(lost)
+	c.eventually("the breaker opens", func() bool { return openBreakers(t, scopeAll) > before })
+	c.allocator.set(func(a *fakeAllocator) { a.fail = nil })
+	require.NoError(t, c.client.Tracker().Delete(podsResource, lost.Namespace, lost.Name))
+	require.NoError(t, c.client.Tracker().Delete(nodesResource, "", node2))
+	high := vfPod("high", 2, withPriority(100))
+	c.create(high)
+	c.eventually("low is being deleted", func() bool { return c.pod(low).DeletionTimestamp != nil })
+	c.remove(low)
+	c.waitBound(high)
+}
+
 func TestSchedulerWritesToPods(t *testing.T) {
 	gates := options.NewOptions().ComponentGlobalsRegistry.FeatureGateFor(compatibility.DefaultKubeComponent)
 	for _, expectation := range []bool{true, false} {
