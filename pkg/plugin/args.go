@@ -57,6 +57,8 @@ type TenantController struct {
 	Timeout       metav1.Duration `json:"timeout"`
 	Retries       int             `json:"retries,omitempty"`
 	RetryInterval metav1.Duration `json:"retryInterval"`
+	// MaxConcurrent is how many pods may be asked for at the same time, 200 by default.
+	MaxConcurrent int64 `json:"maxConcurrent,omitempty"`
 }
 
 // BreakerArgs are the limits of the circuit breakers, of which there is one a tenant and one for all.
@@ -94,6 +96,7 @@ func (a *Args) setDefaults(getenv func(string) string) {
 	a.TenantController.URL = cmp.Or(getenv("TENANT_CONTROLLER_URL"), a.TenantController.URL)
 	a.PreBindTimeout.Duration = cmp.Or(a.PreBindTimeout.Duration, 15*time.Second)
 	a.BindTimeout.Duration = cmp.Or(a.BindTimeout.Duration, 10*time.Second)
+	a.TenantController.MaxConcurrent = cmp.Or(a.TenantController.MaxConcurrent, 200)
 	a.Breaker.Failures = cmp.Or(a.Breaker.Failures, 5)
 	a.Breaker.Pause.Duration = cmp.Or(a.Breaker.Pause.Duration, 10*time.Second)
 }
@@ -101,6 +104,9 @@ func (a *Args) setDefaults(getenv func(string) string) {
 func (a *Args) validate() error {
 	if a.ScoringStrategy != Spread && a.ScoringStrategy != BinPack {
 		return fmt.Errorf("scoringStrategy: %q must be %q or %q", a.ScoringStrategy, Spread, BinPack)
+	}
+	if n := a.TenantController.MaxConcurrent; n < 1 || n > 10_000 {
+		return fmt.Errorf("tenantController.maxConcurrent: %d must be from 1 to 10000", n)
 	}
 	for _, d := range []struct {
 		name     string

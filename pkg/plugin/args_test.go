@@ -15,11 +15,12 @@ const urlVariable = "TENANT_CONTROLLER_URL"
 
 func defaultArgs() *Args {
 	return &Args{
-		ScoringStrategy: Spread,
-		PoolConfig:      ObjectRef{Namespace: "webhook-system", Name: "resource-pool-config"},
-		PreBindTimeout:  metav1.Duration{Duration: 15 * time.Second},
-		BindTimeout:     metav1.Duration{Duration: 10 * time.Second},
-		Breaker:         BreakerArgs{Failures: 5, Pause: metav1.Duration{Duration: 10 * time.Second}},
+		ScoringStrategy:  Spread,
+		PoolConfig:       ObjectRef{Namespace: "webhook-system", Name: "resource-pool-config"},
+		TenantController: TenantController{MaxConcurrent: 200},
+		PreBindTimeout:   metav1.Duration{Duration: 15 * time.Second},
+		BindTimeout:      metav1.Duration{Duration: 10 * time.Second},
+		Breaker:          BreakerArgs{Failures: 5, Pause: metav1.Duration{Duration: 10 * time.Second}},
 	}
 }
 
@@ -29,7 +30,7 @@ func TestParseArgs(t *testing.T) {
 		PoolConfig:      ObjectRef{Namespace: "ns", Name: "pools"},
 		Cluster:         "east",
 		TenantController: TenantController{URL: "https://tc.example", Timeout: metav1.Duration{Duration: time.Second}, Retries: -1,
-			RetryInterval: metav1.Duration{Duration: 100 * time.Millisecond}},
+			RetryInterval: metav1.Duration{Duration: 100 * time.Millisecond}, MaxConcurrent: 50},
 		PreBindTimeout: metav1.Duration{Duration: 20 * time.Second},
 		BindTimeout:    metav1.Duration{Duration: 5 * time.Second},
 		Breaker:        BreakerArgs{Failures: 3, Pause: metav1.Duration{Duration: time.Minute}},
@@ -47,13 +48,13 @@ func TestParseArgs(t *testing.T) {
 scoringStrategy: BinPack
 poolConfig: {namespace: ns, name: pools}
 cluster: east
-tenantController: {url: "https://tc.example", timeout: 1s, retries: -1, retryInterval: 100ms}
+tenantController: {url: "https://tc.example", timeout: 1s, retries: -1, retryInterval: 100ms, maxConcurrent: 50}
 preBindTimeout: 20s
 bindTimeout: 5s
 breaker: {failures: 3, pause: 1m}
 `)},
 		"JSON is read in full": {want: full, object: unknown(`{"scoringStrategy":"BinPack","poolConfig":{"namespace":"ns","name":"pools"},
-"cluster":"east","tenantController":{"url":"https://tc.example","timeout":"1s","retries":-1,"retryInterval":"100ms"},
+"cluster":"east","tenantController":{"url":"https://tc.example","timeout":"1s","retries":-1,"retryInterval":"100ms","maxConcurrent":50},
 "preBindTimeout":"20s","bindTimeout":"5s","breaker":{"failures":3,"pause":"1m"}}`)},
 		"the environment overrides the URL": {
 			object: unknown("tenantController: {url: http://from-the-file:1}"),
@@ -91,6 +92,7 @@ func TestParseArgsRefuses(t *testing.T) {
 		"a PreBind timeout below a second":         {unknown("preBindTimeout: 5ms"), []string{"preBindTimeout", `"5ms"`, "1s"}},
 		"a negative bind timeout":                  {unknown("bindTimeout: -1s"), []string{"bindTimeout", `"-1s"`}},
 		"a bind timeout of hours":                  {unknown("bindTimeout: 2h"), []string{"bindTimeout", `"2h0m0s"`, "1m0s"}},
+		"a negative number of pods at a time":      {unknown("tenantController: {maxConcurrent: -1}"), []string{"tenantController.maxConcurrent", "-1", "10000"}},
 		"a pause of milliseconds":                  {unknown("breaker: {pause: 3ms}"), []string{"breaker.pause", `"3ms"`}},
 		"arguments of another plugin's kind":       {&config.NodeAffinityArgs{}, []string{"TenantNetwork", "*runtime.Unknown", "*config.NodeAffinityArgs"}},
 	} {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
 
@@ -26,6 +27,21 @@ type attachments struct {
 
 func (a attachments) get(ctx context.Context, namespace, name string) (*metav1.PartialObjectMetadata, error) {
 	return a.client.Resource(nadResource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+// madeFor returns what carries the pod's UID, by name. Several networks cost one request so, and the client's rate is
+// shared by all pods that are about to be bound.
+func (a attachments) madeFor(ctx context.Context, pod *corev1.Pod) (map[string]*metav1.PartialObjectMetadata, error) {
+	list, err := a.client.Resource(nadResource).Namespace(pod.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: labels.Set{rdma.PodUIDLabel: string(pod.UID)}.String()})
+	if err != nil {
+		return nil, fmt.Errorf("reading the NetworkAttachmentDefinitions of the pod: %w", err)
+	}
+	made := make(map[string]*metav1.PartialObjectMetadata, len(list.Items))
+	for i := range list.Items {
+		made[list.Items[i].Name] = &list.Items[i]
+	}
+	return made, nil
 }
 
 // resourceName returns the pool that feeds a NAD. One that does not exist feeds from none: Multus will say so. One that
@@ -48,6 +64,13 @@ func (a attachments) checkAnswer(ctx context.Context, cfg *pools.Config, pod *co
 	if got, want := int64(len(answer.Networks)), assignment.Devices(); got != want {
 		return fmt.Errorf("the tenant-controller gave %d networks, the pod asked for %d", got, want)
 	}
+	var made map[string]*metav1.PartialObjectMetadata
+	if len(answer.Networks) > 1 {
+		var err error
+		if made, err = a.madeFor(ctx, pod); err != nil {
+			return err
+		}
+	}
 	perPool := map[corev1.ResourceName]int64{}
 	seen := map[string]bool{}
 	var errs []error
@@ -60,7 +83,7 @@ func (a attachments) checkAnswer(ctx context.Context, cfg *pools.Config, pod *co
 		}
 		seen[network.Name] = true
 		perPool[corev1.ResourceName(network.Pool)]++
-		errs = append(errs, a.checkNetwork(ctx, cfg, pod, network))
+		errs = append(errs, a.checkNetwork(ctx, cfg, pod, network, made[network.Name]))
 	}
 	for _, pool := range assignment.Pools() {
 		if got, want := perPool[pool], assignment.Total(pool); got != want {
@@ -70,8 +93,12 @@ func (a attachments) checkAnswer(ctx context.Context, cfg *pools.Config, pod *co
 	return errors.Join(errs...)
 }
 
-func (a attachments) checkNetwork(ctx context.Context, cfg *pools.Config, pod *corev1.Pod, network tenant.Network) error {
-	nad, err := a.get(ctx, network.Namespace, network.Name)
+// checkNetwork takes the NAD if it is known, and otherwise reads it, if only to say what is wrong with it.
+func (a attachments) checkNetwork(ctx context.Context, cfg *pools.Config, pod *corev1.Pod, network tenant.Network, nad *metav1.PartialObjectMetadata) error {
+	var err error
+	if nad == nil || network.Namespace != pod.Namespace {
+		nad, err = a.get(ctx, network.Namespace, network.Name)
+	}
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("NetworkAttachmentDefinition %s/%s does not exist; the tenant-controller must create it before it answers", network.Namespace, network.Name)

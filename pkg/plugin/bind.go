@@ -36,10 +36,11 @@ func (p *TenantNetwork) Bind(ctx context.Context, state fwk.CycleState, pod *cor
 	if c.ensured.asked.IsZero() || c.ensured.node != node {
 		return fwk.AsStatus(fmt.Errorf("the pod has no networks for node %s; is plugin %s enabled at preBind?", node, Name))
 	}
-	if age := p.clock.Since(c.ensured.asked); age > maxEnsureAge {
-		return fwk.AsStatus(fmt.Errorf("the pod's networks were given %v ago, more than %v; they are asked for again", age.Round(time.Second), maxEnsureAge))
+	timeout, err := p.bindTimeout(c.ensured.asked)
+	if err != nil {
+		return fwk.AsStatus(err)
 	}
-	bindCtx, cancel := context.WithTimeout(ctx, p.args.BindTimeout.Duration)
+	bindCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	binding := &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
@@ -54,6 +55,16 @@ func (p *TenantNetwork) Bind(ctx context.Context, state fwk.CycleState, pod *cor
 	}
 	p.inFlight.remove(pod.UID)
 	return nil
+}
+
+// bindTimeout is the time for the binding call. util.BindPod repeats it: the last call, too, has to be made while the
+// networks are the pod's for sure.
+func (p *TenantNetwork) bindTimeout(asked time.Time) (time.Duration, error) {
+	age := p.clock.Since(asked)
+	if age >= maxEnsureAge {
+		return 0, fmt.Errorf("the pod's networks were given %v ago, not less than %v; they are asked for again", age.Round(time.Second), maxEnsureAge)
+	}
+	return min(p.args.BindTimeout.Duration, maxEnsureAge-age), nil
 }
 
 // lookAfter finds out whether a binding that failed was made all the same: its answer may have been lost, or a

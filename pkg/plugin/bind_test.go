@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-base/metrics/testutil"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -109,13 +110,13 @@ func TestBindMustNotBindToAnotherNodeThanPreBindAskedFor(t *testing.T) {
 }
 
 func TestBindGoesByTheAgeOfTheNetworks(t *testing.T) {
-	t.Run("30 seconds are young enough", func(t *testing.T) {
+	t.Run("29 seconds are young enough", func(t *testing.T) {
 		f := newFixture(t, setup{})
 		pod := vfPod("p", 1)
 		f.create(pod)
 		state, status := f.prepared(pod)
 		requireSuccess(t, status)
-		f.clock.Step(30 * time.Second)
+		f.clock.Step(29 * time.Second)
 		requireSuccess(t, f.framework.RunBindPlugins(f.context(), state, assumed(pod, node1), node1))
 	})
 	t.Run("older ones are not bound", func(t *testing.T) {
@@ -125,7 +126,7 @@ func TestBindGoesByTheAgeOfTheNetworks(t *testing.T) {
 		state, status := f.prepared(pod)
 		requireSuccess(t, status)
 		f.clock.Step(31 * time.Second)
-		requireFault(t, f.framework.RunBindPlugins(f.context(), state, assumed(pod, node1), node1), "given 31s ago, more than 30s")
+		requireFault(t, f.framework.RunBindPlugins(f.context(), state, assumed(pod, node1), node1), "given 31s ago, not less than 30s")
 		f.mustNotBind(pod)
 		// The next attempt asks again and gets the same networks.
 		requireSuccess(t, f.bound(pod))
@@ -140,7 +141,18 @@ func TestBindGoesByTheAgeOfTheNetworks(t *testing.T) {
 		state, status := f.prepared(pod)
 		requireSuccess(t, status)
 		f.clock.Step(11 * time.Second)
-		requireFault(t, f.framework.RunBindPlugins(f.context(), state, assumed(pod, node1), node1), "more than 30s")
+		requireFault(t, f.framework.RunBindPlugins(f.context(), state, assumed(pod, node1), node1), "not less than 30s")
+	})
+	t.Run("the call may not outlast them", func(t *testing.T) {
+		f := newFixture(t, setup{args: Args{BindTimeout: metav1.Duration{Duration: time.Minute}}})
+		asked := f.clock.Now()
+		f.clock.Step(25 * time.Second)
+		timeout, err := f.bindTimeout(asked)
+		require.NoError(t, err)
+		require.Equal(t, 5*time.Second, timeout)
+		f.clock.Step(5 * time.Second)
+		_, err = f.bindTimeout(asked)
+		require.ErrorContains(t, err, "given 30s ago, not less than 30s")
 	})
 }
 

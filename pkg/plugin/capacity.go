@@ -46,11 +46,12 @@ func (p *TenantNetwork) stillFits(pod *corev1.Pod, assignment rdma.Assignment, n
 	if err != nil {
 		return err
 	}
-	for uid, other := range p.inFlight.on(nodeName) {
-		if !counted[uid] {
-			for _, pool := range list {
-				held[pool] += other.Total(pool)
-			}
+	for _, other := range p.inFlight.on(nodeName) {
+		if counted[other.pod.UID] || p.ending(other.pod) {
+			continue
+		}
+		for _, pool := range list {
+			held[pool] += other.assignment.Total(pool)
 		}
 	}
 	for _, pool := range list {
@@ -61,6 +62,13 @@ func (p *TenantNetwork) stillFits(pod *corev1.Pod, assignment rdma.Assignment, n
 		}
 	}
 	return nil
+}
+
+// ending reports whether an unbound pod is deleted or being deleted: kube-scheduler has given its devices to others by
+// then, and the API server will not bind it.
+func (p *TenantNetwork) ending(pod *corev1.Pod) bool {
+	current, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
+	return err != nil || current.UID != pod.UID || current.DeletionTimestamp != nil
 }
 
 // boundHolders counts what the other pods of at least the priority that are bound to the node hold of the pools, and

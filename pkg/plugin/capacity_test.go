@@ -32,7 +32,9 @@ func TestPreBindLooksAtTheNodeAgainAfterTheCall(t *testing.T) {
 			require.NoError(f.t, f.informers.Core().V1().Nodes().Informer().GetIndexer().Delete(newNode(node1)))
 		}, "the node is gone"},
 		"a pod of ours that is about to be bound counts, although nobody shows it yet": {func(f *fixture) {
-			f.inFlight.add("other", placement{node: node1, assignment: rdma.Assignment{{Type: rdma.VF, Pool: vfPool, Count: 2}}})
+			other := vfPod("other", 2)
+			f.see(other)
+			f.aboutToBeBound(other)
 		}, "requested 2, need 1"},
 
 		"one device that is left is enough": {func(f *fixture) { f.see(vfPod("other", 1, onNode(node1))) }, ""},
@@ -45,10 +47,18 @@ func TestPreBindLooksAtTheNodeAgainAfterTheCall(t *testing.T) {
 		"a pod of ours that the informer shows already is not counted twice": {func(f *fixture) {
 			other := vfPod("other", 1, onNode(node1))
 			f.see(other)
-			f.inFlight.add(other.UID, placement{node: node1, assignment: rdma.Assignment{{Type: rdma.VF, Pool: vfPool, Count: 1}}})
+			f.aboutToBeBound(other)
+		}, ""},
+		"a pod of ours that was deleted before it was bound does not count": {func(f *fixture) {
+			f.aboutToBeBound(vfPod("deleted", 2))
+		}, ""},
+		"a pod of ours that is being deleted before it was bound does not count": {func(f *fixture) {
+			other := vfPod("deleting", 2, deleting)
+			f.see(other)
+			f.aboutToBeBound(other)
 		}, ""},
 		"the pod itself does not count": {func(f *fixture) {
-			f.inFlight.add(vfPod("p", 1).UID, placement{node: node1, assignment: rdma.Assignment{{Type: rdma.VF, Pool: vfPool, Count: 2}}})
+			f.aboutToBeBound(vfPod("p", 2))
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,4 +76,12 @@ func TestPreBindLooksAtTheNodeAgainAfterTheCall(t *testing.T) {
 			require.NotNil(t, f.allocator.holds(pod.UID), "the allocation stays with the pod for the next attempt")
 		})
 	}
+}
+
+// aboutToBeBound has a pod between Reserve and Bind on node1.
+func (f *fixture) aboutToBeBound(pod *corev1.Pod) {
+	f.t.Helper()
+	assignment, ours := rdma.Ours(pod)
+	require.True(f.t, ours)
+	f.inFlight.add(pod.UID, placement{pod: pod, node: node1, assignment: assignment})
 }

@@ -51,7 +51,7 @@ func TestEveryArgumentIsDocumentedWithItsDefault(t *testing.T) {
 		"preBindTimeout": args.PreBindTimeout.Duration, "bindTimeout": args.BindTimeout.Duration,
 		"breaker.failures": args.Breaker.Failures, "breaker.pause": args.Breaker.Pause.Duration,
 		"tenantController.timeout": tenant.DefaultTimeout, "tenantController.retries": tenant.DefaultRetries,
-		"tenantController.retryInterval": tenant.DefaultRetryInterval,
+		"tenantController.retryInterval": tenant.DefaultRetryInterval, "tenantController.maxConcurrent": args.TenantController.MaxConcurrent,
 	} {
 		require.Equal(t, fmt.Sprint(want), defaults[name], name)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,11 +50,15 @@ type TenantNetwork struct {
 	namespaces corelisters.NamespaceLister
 	breakers   *breakers
 	inFlight   *inFlight
+	// asking bounds how many pods the tenant-controller and the API server are asked for at the same time.
+	asking     *semaphore.Weighted
 	candidates *candidates
 	mayNarrow  func() bool
 	clock      clock.Clock
-	wiring     func() error
-	metrics    *metricSet
+	// wake has the scheduling queue try pods again.
+	wake    func(map[string]*corev1.Pod)
+	wiring  func() error
+	metrics *metricSet
 }
 
 var (
@@ -120,12 +125,15 @@ func newPlugin(ctx context.Context, args *Args, handle fwk.Handle, allocator All
 		namespaces: factory.Core().V1().Namespaces().Lister(),
 		inFlight:   newInFlight(sharedMetrics().inFlight),
 		candidates: newCandidates(),
+		asking:     semaphore.NewWeighted(args.TenantController.MaxConcurrent),
 		clock:      c,
 		metrics:    sharedMetrics(),
 	}
-	p.breakers = newBreakers(args.Breaker, c, p.waits, func(pods map[string]*corev1.Pod) {
-		handle.Activate(klog.FromContext(ctx), pods)
-	})
+	p.wake = func(pods map[string]*corev1.Pod) { handle.Activate(klog.FromContext(ctx), pods) }
+	p.breakers = newBreakers(args.Breaker, c, p.waits, p.wake)
+	if _, err := podInformer.Informer().AddEventHandler(p.groupWatcher()); err != nil {
+		return nil, fmt.Errorf("watching pods: %w", err)
+	}
 	p.mayNarrow = sync.OnceValue(func() bool { return mayNarrow(klog.FromContext(ctx), handle) })
 	p.wiring = sync.OnceValue(func() error { return checkWiring(handle) })
 	return p, nil

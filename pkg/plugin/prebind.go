@@ -41,6 +41,12 @@ func (p *TenantNetwork) PreBind(ctx context.Context, state fwk.CycleState, pod *
 	if err != nil || c == nil {
 		return fwk.AsStatus(err)
 	}
+	// First come, first served, and before the time limit: of a thousand pods that ask at once each would be so slow that
+	// none got its networks.
+	if err := p.asking.Acquire(ctx, 1); err != nil {
+		return fwk.AsStatus(fmt.Errorf("waiting to ask the tenant-controller: %w", err))
+	}
+	defer p.asking.Release(1)
 	ctx, cancel := context.WithTimeout(ctx, p.args.PreBindTimeout.Duration)
 	defer cancel()
 	asked := p.clock.Now()

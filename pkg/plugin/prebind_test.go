@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -154,6 +155,63 @@ func TestPreBindReadsSharedAndRetiredPools(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPreBindReadsManyNetworksAtOnce: the client's rate is shared by all pods that are about to be bound.
+func TestPreBindReadsManyNetworksAtOnce(t *testing.T) {
+	for _, networks := range []int64{1, 2, 16} {
+		f := newFixture(t, setup{nodes: []*corev1.Node{newNode(node1, vfPool, 16)}})
+		f.seeNode(newNode(node1, vfPool, 16))
+		pod := vfPod("p", networks)
+		f.create(pod)
+		f.nads.ClearActions()
+		requireSuccess(t, f.bound(pod))
+		require.Len(t, f.nads.Actions(), 1, "%d networks", networks)
+	}
+}
+
+func TestPreBindFailsWhenManyNADsCannotBeRead(t *testing.T) {
+	f := newFixture(t, setup{})
+	pod := vfPod("p", 2)
+	f.create(pod)
+	f.nads.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("etcd is away")
+	})
+	_, status := f.prepared(pod)
+	requireFault(t, status, "etcd is away")
+	f.mustNotBind(pod)
+}
+
+// TestPreBindQueuesWhatIsTooMuchAtOnce: what waits for its turn is not late.
+func TestPreBindQueuesWhatIsTooMuchAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, setup{args: Args{TenantController: TenantController{MaxConcurrent: 1}}})
+		pod := vfPod("p", 1)
+		f.create(pod)
+		state := f.passed(pod)
+		require.NoError(t, f.asking.Acquire(t.Context(), 1)) // another pod is being asked for
+
+		result := make(chan *fwk.Status, 1)
+		go func() { result <- f.framework.RunPreBindPlugins(f.context(), state, assumed(pod, node1), node1) }()
+		time.Sleep(2 * f.args.PreBindTimeout.Duration)
+		synctest.Wait()
+		require.Empty(t, f.allocator.asked())
+		f.asking.Release(1)
+		requireSuccess(t, <-result)
+		require.NoError(t, f.asking.Acquire(t.Context(), 1), "it has made room for the next one")
+	})
+}
+
+func TestPreBindMustNotQueueForAPodThatWasGivenUp(t *testing.T) {
+	f := newFixture(t, setup{args: Args{TenantController: TenantController{MaxConcurrent: 1}}})
+	pod := vfPod("p", 1)
+	f.create(pod)
+	require.NoError(t, f.asking.Acquire(t.Context(), 1))
+	ctx, cancel := context.WithCancel(f.context())
+	cancel()
+	status := f.framework.RunPreBindPlugins(ctx, f.passed(pod), assumed(pod, node1), node1)
+	requireFault(t, status, "context canceled")
+	require.Empty(t, f.allocator.asked())
 }
 
 func TestPreBindFailsWhenNADsCannotBeRead(t *testing.T) {

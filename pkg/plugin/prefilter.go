@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,41 +51,9 @@ func (p *TenantNetwork) PreFilter(_ context.Context, state fwk.CycleState, pod *
 // simulates other pods.
 func (p *TenantNetwork) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// groupConflict says which member of the pod's group holds another pool. A job that is spread over two fabrics cannot
-// talk to itself; two webhook replicas can have chosen differently in the same moment.
-func (p *TenantNetwork) groupConflict(pod *corev1.Pod, assignment rdma.Assignment) string {
-	policy := p.pools().Policy
-	group := policy.GroupOf(pod.Namespace, pod)
-	if group == (pools.Group{}) {
-		return ""
-	}
-	members, err := p.byIndex.ByIndex(oursIndex, pod.Namespace)
-	if err != nil {
-		return ""
-	}
-	for _, object := range members {
-		other, ok := object.(*corev1.Pod)
-		if !ok || other.UID == pod.UID || other.DeletionTimestamp != nil || policy.GroupOf(other.Namespace, other) != group {
-			continue
-		}
-		held, ok := rdma.Ours(other)
-		if !ok {
-			continue
-		}
-		for _, e := range assignment {
-			for _, h := range held {
-				if e.Type == h.Type && e.Pool != h.Pool {
-					return fmt.Sprintf("group %s is split over two pools: this pod has %s, pod %s has %s; delete the pods of one of them", group, e.Pool, other.Name, h.Pool)
-				}
-			}
-		}
-	}
-	return ""
-}
-
 // claimantOf returns what a breaker knows a pod by: the members of a gang are placed together or not at all.
 func (p *TenantNetwork) claimantOf(pod *corev1.Pod) string {
-	if group := p.pools().Policy.GroupOf(pod.Namespace, pod); group != (pools.Group{}) {
+	if group := p.groupOf(pod); group != (pools.Group{}) {
 		return group.String()
 	}
 	return string(pod.UID)

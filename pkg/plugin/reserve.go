@@ -21,6 +21,7 @@ type inFlight struct {
 
 // placement is where a pod is about to be bound, and what it takes there.
 type placement struct {
+	pod        *corev1.Pod
 	node       string
 	assignment rdma.Assignment
 }
@@ -47,14 +48,14 @@ func (f *inFlight) remove(uid podUID) {
 	}
 }
 
-// on returns what is about to be bound to a node, by pod.
-func (f *inFlight) on(node string) map[podUID]rdma.Assignment {
+// on returns what is about to be bound to a node.
+func (f *inFlight) on(node string) []placement {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	found := map[podUID]rdma.Assignment{}
-	for uid, p := range f.pods {
+	var found []placement
+	for _, p := range f.pods {
 		if p.node == node {
-			found[uid] = p.assignment
+			found = append(found, p)
 		}
 	}
 	return found
@@ -67,7 +68,7 @@ func (p *TenantNetwork) Reserve(_ context.Context, state fwk.CycleState, pod *co
 	if err != nil || c == nil {
 		return fwk.AsStatus(err)
 	}
-	p.inFlight.add(pod.UID, placement{node: node, assignment: c.assignment})
+	p.inFlight.add(pod.UID, placement{pod: pod, node: node, assignment: c.assignment})
 	p.breakers.claim(p.tenantOf(pod.Namespace), p.claimantOf(pod))
 	return nil
 }

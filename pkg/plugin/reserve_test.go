@@ -62,12 +62,13 @@ func TestProfilesShareTheGaugeOfPodsInFlight(t *testing.T) {
 	before := inFlightPods(t)
 	one, other := newFixture(t, setup{}), newFixture(t, setup{})
 	pod := vfPod("p", 1)
-	requireSuccess(t, one.Reserve(one.context(), one.passed(pod), pod, node1))
-	requireSuccess(t, other.Reserve(other.context(), other.passed(pod), pod, node1))
+	state := one.passed(pod)
+	requireSuccess(t, one.Reserve(one.context(), state, pod, node1))
+	requireSuccess(t, other.Reserve(other.context(), state, pod, node1))
 	require.InDelta(t, before+2, inFlightPods(t), 0)
-	one.Unreserve(one.context(), nil, pod, node1)
+	one.Unreserve(one.context(), state, pod, node1)
 	require.InDelta(t, before+1, inFlightPods(t), 0)
-	other.Unreserve(other.context(), nil, pod, node1)
+	other.Unreserve(other.context(), state, pod, node1)
 }
 
 func inFlightPods(t *testing.T) float64 {

@@ -372,6 +372,21 @@ func TestSchedulerWakesPodsWhenTheTenantControllerIsBack(t *testing.T) {
 	c.waitBound(pods...)
 }
 
+// TestSchedulerPlacesAGroupWhenTheMemberOnAnotherPoolIsDeleted: kube-scheduler's queue does not hear of pods that end
+// without ever having had a node.
+func TestSchedulerPlacesAGroupWhenTheMemberOnAnotherPoolIsDeleted(t *testing.T) {
+	c := startCluster(t, newNode(node1, vfPool, 2, sharedPool, 2))
+	member := labelled("jobset.sigs.k8s.io/jobset-name", "job")
+	stays := vfPod("stays", 1, member)
+	goes := injected(plainPod(teamA, "goes"), rdma.Assignment{{Type: rdma.VF, Pool: sharedPool, Count: 1}}, member)
+	gated := func(pod *corev1.Pod) { pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "hold"}} }
+	gated(goes) // or it would be bound before the other is there
+	c.create(goes, stays)
+	require.Contains(t, c.waitRefused(stays), "is split over two pools")
+	require.NoError(t, c.client.CoreV1().Pods(teamA).Delete(t.Context(), goes.Name, metav1.DeleteOptions{}))
+	c.waitBound(stays)
+}
+
 // TestSchedulerIsNotHeldUpByPodsThatFitNowhere: most pods that wait when the tenant-controller is back have no node, and
 // nothing is learnt from them.
 func TestSchedulerIsNotHeldUpByPodsThatFitNowhere(t *testing.T) {
