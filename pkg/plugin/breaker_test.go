@@ -49,10 +49,16 @@ func inBubble(t *testing.T, test func(t *testing.T, f *breakerFixture)) {
 		f := newBreakerFixture(t)
 		defer func() {
 			f.remove(nil)
-			time.Sleep(4 * idlePauses * pause) // the breakers come to rest, and their timers end
+			pass(4 * idlePauses * pause) // the breakers come to rest, and their timers end
 		}()
 		test(t, f)
 	})
+}
+
+// pass lets a bubble's time go by, and what is due happen.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
 }
 
 func newBreakerFixture(t *testing.T) *breakerFixture {
@@ -109,8 +115,7 @@ func (f *breakerFixture) refusesCall(tenantName string) error {
 func (f *breakerFixture) afterThePause() []string {
 	f.t.Helper()
 	before := len(f.names())
-	time.Sleep(pause + pause/4)
-	synctest.Wait()
+	pass(pause + pause/4)
 	return f.names()[before:]
 }
 
@@ -502,8 +507,7 @@ func TestBreakerOfATenantIsForgotten(t *testing.T) {
 		require.InDelta(t, before+1, openBreakers(t, scopeTenant), 0)
 
 		f.remove(pod)
-		time.Sleep(2 * idlePauses * pause)
-		synctest.Wait()
+		pass(2 * idlePauses * pause)
 		require.InDelta(t, before, openBreakers(t, scopeTenant), 0)
 		f.call("charlie", nil)
 		f.mu.Lock() // of the fixture; the breakers are at rest

@@ -193,8 +193,7 @@ func TestPreBindQueuesWhatIsTooMuchAtOnce(t *testing.T) {
 
 		result := make(chan *fwk.Status, 1)
 		go func() { result <- f.framework.RunPreBindPlugins(f.context(), state, assumed(pod, node1), node1) }()
-		time.Sleep(2 * f.args.PreBindTimeout.Duration)
-		synctest.Wait()
+		pass(2 * f.args.PreBindTimeout.Duration)
 		require.Empty(t, f.allocator.asked())
 		f.asking.Release(1)
 		requireSuccess(t, <-result)

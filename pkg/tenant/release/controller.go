@@ -183,7 +183,7 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	}
 	c.done.Add(pod.UID, c.cfg.Clock.Now())
 	if result == "refused" {
-		warn(c.cfg.Recorder, pod, reasonRefused, "Release",
+		warnf(c.cfg.Recorder, pod, reasonRefused, "Release",
 			"Node %s did not admit the pod (%s), so its networks were given back. Somebody else may have taken its devices: all pods that use a pool must be placed by %s.",
 			pod.Spec.NodeName, foreign(pod.Status.Reason+": "+pod.Status.Message), rdma.SchedulerName)
 	}
@@ -209,11 +209,11 @@ func (c *Controller) giveBack(ctx context.Context, pod *corev1.Pod) (string, err
 	}
 	c.released.WithLabelValues("failed").Inc()
 	if !c.policy.overdue(pod, c.cfg.Clock.Now()) {
-		warn(c.cfg.Recorder, pod, reasonReleaseFailed, "Release",
+		warnf(c.cfg.Recorder, pod, reasonReleaseFailed, "Release",
 			"The pod's networks could not be given back, which is tried again: %v", err)
 		return "", fmt.Errorf("releasing the networks: %w", err)
 	}
-	warn(c.cfg.Recorder, pod, reasonForced, "Release",
+	warnf(c.cfg.Recorder, pod, reasonForced, "Release",
 		"The pod goes since --force-release-after=%v is over, although its networks could not be given back; the sweep does that later: %v", c.cfg.ForceAfter, err)
 	return "forced", nil
 }

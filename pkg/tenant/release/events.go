@@ -37,9 +37,9 @@ const (
 	maxForeignBytes = 400
 )
 
-// warn raises a Warning on the pod. All Events of the package go through here, because most have text of others in them:
+// warnf raises a Warning on the pod. All Events of the package go through here, because most have text of others in them:
 // the kubelet's, the tenant-controller's, names.
-func warn(recorder Recorder, pod *corev1.Pod, reason, action, format string, args ...any) {
+func warnf(recorder Recorder, pod *corev1.Pod, reason, action, format string, args ...any) {
 	recorder.Eventf(pod, nil, corev1.EventTypeWarning, reason, action, "%s", tenant.Printable(fmt.Sprintf(format, args...), maxNoteBytes))
 }
 

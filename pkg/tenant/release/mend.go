@@ -111,7 +111,7 @@ func (s *Sweeper) mend(ctx context.Context, pod *corev1.Pod, kind string, presen
 		generation = present.Generation
 	}
 	if !s.cfg.Repair {
-		warn(s.cfg.Recorder, current, reasonMissing, "Sweep",
+		warnf(s.cfg.Recorder, current, reasonMissing, "Sweep",
 			"The tenant-controller %s, which runs on node %s. It may give the pod's networks to another.", what, current.Spec.NodeName)
 		return kind, nil
 	}
@@ -129,13 +129,13 @@ func (s *Sweeper) mend(ctx context.Context, pod *corev1.Pod, kind string, presen
 		s.warnLost(current, what+", and gave it other networks when asked again", lost)
 		return kindNetworks, nil
 	}
-	warn(s.cfg.Recorder, current, reasonMended, "Sweep",
+	warnf(s.cfg.Recorder, current, reasonMended, "Sweep",
 		"The tenant-controller %s, which runs on node %s; it was asked again and now knows.", what, current.Spec.NodeName)
 	return kind, nil
 }
 
 func (s *Sweeper) warnLost(pod *corev1.Pod, what string, lost []string) {
-	warn(s.cfg.Recorder, pod, reasonLost, "Sweep",
+	warnf(s.cfg.Recorder, pod, reasonLost, "Sweep",
 		"The tenant-controller %s: %s are in use by the pod without an allocation. Recreate the pod.", what, listed(lost))
 }
 
