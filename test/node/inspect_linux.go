@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"tenant.network/tenant-webhook/pkg/rdma"
+	"tenant.network/tenant-webhook/pkg/tenant"
 )
 
 // inspect compares what a pod's process found with what everybody else says about its networks: the annotation that was
@@ -99,12 +100,8 @@ func (w *world) compareStatus(pod *corev1.Pod, found []string) error {
 
 // compareAllocation makes sure that the annotation's networks are the allocation's and the user's, and no others.
 func (w *world) compareAllocation(ctx context.Context, pod *corev1.Pod, networks rdma.Networks) error {
-	allocation, err := w.mock.Get(ctx, w.id, pod.UID)
-	if err != nil {
-		now, getErr := w.get(ctx, pod)
-		if apierrors.IsNotFound(getErr) || getErr == nil && !slices.Contains(now.Finalizers, rdma.Finalizer) {
-			return nil // over already
-		}
+	allocation, err := w.allocationOf(ctx, pod)
+	if err != nil || allocation == nil {
 		return err
 	}
 	allocated := map[string]bool{}
@@ -125,6 +122,33 @@ func (w *world) compareAllocation(ctx context.Context, pod *corev1.Pod, networks
 		return fmt.Errorf("the networks %v of its allocation are not attached", allocated)
 	}
 	return nil
+}
+
+// allocationOf returns the pod's allocation, or nil if the pod is over. The networks are given back before the finalizer
+// goes: in between, a pod that has ended has the one without the other.
+func (w *world) allocationOf(ctx context.Context, pod *corev1.Pod) (*tenant.Allocation, error) {
+	var allocation *tenant.Allocation
+	var lost error
+	err := eventually(ctx, "pod "+pod.Name+" has its allocation or no finalizer", func(ctx context.Context) error {
+		var err error
+		if allocation, err = w.mock.Get(ctx, w.id, pod.UID); !tenant.IsNotFound(err) {
+			return err
+		}
+		now, getErr := w.get(ctx, pod)
+		switch {
+		case apierrors.IsNotFound(getErr):
+			return nil
+		case getErr != nil:
+			return getErr
+		case now.UID != pod.UID || !slices.Contains(now.Finalizers, rdma.Finalizer):
+			return nil
+		case now.DeletionTimestamp == nil && !hasEnded(now):
+			lost = err // nothing allows that, and so nothing is waited for
+			return nil
+		}
+		return err
+	})
+	return allocation, errors.Join(err, lost)
 }
 
 // interfacesOf are the network interfaces, loopback aside, that the pod's own process found, by its log or else by its

@@ -136,6 +136,10 @@ func refusedByNode(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "" && len(pod.Status.ContainerStatuses) == 0
 }
 
+func hasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
 // hasStarted reports whether the pod's last container has had time to say what it found.
 func hasStarted(pod *corev1.Pod) bool {
 	for _, status := range pod.Status.ContainerStatuses {

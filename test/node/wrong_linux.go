@@ -61,8 +61,7 @@ func fitsWrongly(pod *corev1.Pod, node *corev1.Node, all []corev1.Pod) bool {
 		free := allocatable.Value()
 		for i := range all {
 			other := &all[i]
-			over := other.Status.Phase == corev1.PodSucceeded || other.Status.Phase == corev1.PodFailed
-			if other.Spec.NodeName == nodeOne && !over && other.DeletionTimestamp == nil {
+			if other.Spec.NodeName == nodeOne && !hasEnded(other) && other.DeletionTimestamp == nil {
 				held := rdma.Requests(other)[pool]
 				free -= held.Value()
 			}
