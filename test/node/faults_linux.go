@@ -121,7 +121,7 @@ func boundBehindOurBack(ctx context.Context, w *world) error {
 		return err
 	}
 	thief := newPod("thief", of(metav1.NamespaceDefault), requests(vfPool, 1), func(p *corev1.Pod) { p.Spec.NodeName = nodeOne })
-	if err := w.started(ctx, thief); err != nil {
+	if err := w.admitted(ctx, thief); err != nil {
 		return err
 	}
 	open()
@@ -139,6 +139,20 @@ func boundBehindOurBack(ctx context.Context, w *world) error {
 		return err
 	}
 	return w.clear(ctx)
+}
+
+// admitted creates a pod and waits until the kubelet has given it its devices, which is well before it runs.
+func (w *world) admitted(ctx context.Context, pod *corev1.Pod) error {
+	if _, err := w.create(ctx, pod); err != nil {
+		return err
+	}
+	return eventually(ctx, "the kubelet admits pod "+pod.Name, func(ctx context.Context) error {
+		now, err := w.get(ctx, pod)
+		if err == nil && (now.Status.StartTime == nil || now.Status.Phase == corev1.PodFailed) {
+			err = fmt.Errorf("it is %s since %v: %s", now.Status.Phase, now.Status.StartTime, now.Status.Message)
+		}
+		return err
+	})
 }
 
 // refusalIsReported waits until a pod of ours that the kubelet refused has lost its networks, and somebody said so.

@@ -18,6 +18,27 @@ type bindingGate struct {
 	held int           // guarded by mu
 }
 
+// bindPatiently gives a binding as long as the plugin's arguments may: what happens while one is held takes a kubelet.
+func bindPatiently(config map[string]any) error {
+	profiles, _ := config["profiles"].([]any)
+	patched := false
+	for _, p := range profiles {
+		profile, _ := p.(map[string]any)
+		plugins, _ := profile["pluginConfig"].([]any)
+		for _, entry := range plugins {
+			plugin, _ := entry.(map[string]any)
+			args, ok := plugin["args"].(map[string]any)
+			if ok && plugin["name"] == "TenantNetwork" {
+				args["bindTimeout"], patched = "1m", true
+			}
+		}
+	}
+	if !patched {
+		return errors.New("no arguments of TenantNetwork")
+	}
+	return nil
+}
+
 // Before implements devcluster.Wiretap.
 func (g *bindingGate) Before(component string, request *http.Request) bool {
 	if component != devcluster.TenantScheduler || request.Method != http.MethodPost || !strings.HasSuffix(request.URL.Path, "/binding") {

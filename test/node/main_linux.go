@@ -86,6 +86,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		// A lost node is to be noticed within a test's patience.
 		ControllerManagerArgs: []string{"--node-monitor-period=1s", "--node-monitor-grace-period=10s"},
 		WebhookArgs:           []string{"--refresh-interval=2s", "--sweep-period=5s", "--sweep-grace=20s"},
+		SchedulerConfigPatch:  bindPatiently,
 	})
 	if err != nil {
 		return err
