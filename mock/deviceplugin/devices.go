@@ -99,11 +99,12 @@ func validatePools(pools []pool) error {
 type state struct {
 	mu      sync.Mutex
 	pools   map[string]pool
-	changed chan struct{} // closed and replaced by every change; guarded by mu
+	watches map[string]int // open ListAndWatch streams by pool; guarded by mu
+	changed chan struct{}  // closed and replaced by every change; guarded by mu
 }
 
 func newState(pools []pool) *state {
-	s := &state{changed: make(chan struct{})}
+	s := &state{watches: map[string]int{}, changed: make(chan struct{})}
 	s.set(pools)
 	return s
 }
@@ -132,4 +133,36 @@ func (s *state) all() ([]pool, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.pools), func(a, b pool) int { return strings.Compare(a.Name, b.Name) }), s.changed
+}
+
+// watch counts a stream of a pool until the returned function is called. A new kubelet's may begin before the end of the
+// old one's is noticed.
+func (s *state) watch(name string) (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches[name]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.watches[name]--
+	}
+}
+
+// poolStatus is an item of the answer to GET /pools.
+type poolStatus struct {
+	pool
+	// Watched says that a kubelet listens to what becomes of the pool: one that was started anew does after a while.
+	Watched bool `json:"watched"`
+}
+
+// status returns the pools by name.
+func (s *state) status() []poolStatus {
+	pools, _ := s.all()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]poolStatus, len(pools))
+	for i, p := range pools {
+		all[i] = poolStatus{pool: p, Watched: s.watches[p.Name] > 0}
+	}
+	return all
 }

@@ -90,9 +90,8 @@ func serveControl(ctx context.Context, socket string, s *state) error {
 func controlHandler(s *state) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /pools", func(w http.ResponseWriter, _ *http.Request) {
-		pools, _ := s.all()
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(pools) // a client may go away
+		_ = json.NewEncoder(w).Encode(s.status()) // a client may go away
 	})
 	mux.HandleFunc("PUT /pools", func(w http.ResponseWriter, r *http.Request) {
 		pools, err := decodePools(http.MaxBytesReader(w, r.Body, 1<<20))

@@ -86,6 +86,7 @@ func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 
 // ListAndWatch implements pluginapi.DevicePluginServer. The stream ends when the pool goes away.
 func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
+	defer p.state.watch(p.name)()
 	for {
 		now, found, changed := p.state.get(p.name)
 		if !found {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -114,6 +115,49 @@ func TestTheKubeletHearsOfEveryChange(t *testing.T) {
 	s.set(nil)
 	_, err = stream.Recv()
 	require.Error(t, err, "a pool that is gone must not be offered any more")
+}
+
+// watched asks over the control interface which pools a kubelet listens to.
+func watched(t *testing.T, s *state) map[string]bool {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	controlHandler(s).ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/pools", http.NoBody))
+	var all []struct {
+		Name    string
+		Watched *bool
+	}
+	require.NoError(t, json.Unmarshal(recorder.Body.Bytes(), &all))
+	got := map[string]bool{}
+	for _, p := range all {
+		require.NotNil(t, p.Watched, "it is said of each pool")
+		got[p.Name] = *p.Watched
+	}
+	return got
+}
+
+func TestAPoolIsWatchedWhileItsKubeletLives(t *testing.T) {
+	dir := shortDir(t)
+	k := startKubelet(t, dir)
+	s := start(t, dir, pool{Name: "a.com/vf", Devices: 1})
+	_, client := k.registered(t)
+	s.set([]pool{{Name: "a.com/vf", Devices: 1}, {Name: "b.com/pf", Devices: 1}})
+	assert.Equal(t, map[string]bool{"a.com/vf": false, "b.com/pf": false}, watched(t, s), "to be registered is not enough")
+
+	ctx, die := context.WithCancel(t.Context())
+	stream, err := client.ListAndWatch(ctx, &pluginapi.Empty{})
+	require.NoError(t, err)
+	health(t, stream)
+	assert.Equal(t, map[string]bool{"a.com/vf": true, "b.com/pf": false}, watched(t, s))
+	die()
+	require.Eventually(t, func() bool { return !watched(t, s)["a.com/vf"] }, patience, time.Millisecond)
+}
+
+func TestAnOldStreamsEndMustNotEndANewOnes(t *testing.T) {
+	s := newState([]pool{{Name: "a.com/vf", Devices: 1}})
+	old := s.watch("a.com/vf")
+	s.watch("a.com/vf")
+	old()
+	assert.Equal(t, map[string]bool{"a.com/vf": true}, watched(t, s))
 }
 
 func TestANewPoolIsRegistered(t *testing.T) {

@@ -40,6 +40,30 @@ func (w *world) allocatable(ctx context.Context, want int64) error {
 	})
 }
 
+// watched waits until the kubelet listens to all of the device plugin's pools, or to none.
+func (w *world) watched(ctx context.Context, want bool) error {
+	return eventually(ctx, fmt.Sprintf("a kubelet listens to the device plugin: %t", want), func(ctx context.Context) error {
+		pools, err := w.node.WatchedPools(ctx)
+		if err != nil {
+			return err
+		}
+		for _, watched := range pools {
+			if watched != want {
+				return fmt.Errorf("it listens to %v", pools)
+			}
+		}
+		return nil
+	})
+}
+
+// allocatableAnew is allocatable after the kubelet's start: before, the node's status is what the dead one wrote.
+func (w *world) allocatableAnew(ctx context.Context, want int64) error {
+	if err := w.watched(ctx, true); err != nil {
+		return err
+	}
+	return w.allocatable(ctx, want)
+}
+
 func unhealthyDevice(ctx context.Context, w *world) error {
 	pod := newPod("holder", ask(rdma.VF, "2"))
 	if err := w.started(ctx, pod); err != nil {
@@ -188,13 +212,16 @@ func killedUnderPods(ctx context.Context, w *world) error {
 	if err := w.started(ctx, pods...); err != nil {
 		return err
 	}
-	for _, name := range []string{devnode.Kubelet, devnode.Containerd, devnode.Kubelet} {
+	for _, name := range []string{devnode.Kubelet, devnode.Containerd} {
 		if err := errors.Join(w.Kill(name), w.WaitReady(ctx, name)); err != nil {
 			return err
 		}
 	}
-	// Registered anew: before, the node has no devices that could be given to anybody.
-	if err := w.allocatable(ctx, 4); err != nil {
+	// Its successor waits until the device plugin has noticed: what listens to the plugin then is not the dead one.
+	if err := errors.Join(w.Crash(devnode.Kubelet), w.watched(ctx, false), w.StartComponent(ctx, devnode.Kubelet)); err != nil {
+		return err
+	}
+	if err := w.allocatableAnew(ctx, 4); err != nil {
 		return err
 	}
 	next := newPod("next", ask(rdma.VF, "1"), requests(vfPool, 1))
@@ -255,7 +282,7 @@ func partition(ctx context.Context, w *world) error {
 	if err := w.StartComponent(ctx, devnode.Kubelet); err != nil {
 		return err
 	}
-	return errors.Join(w.gone(ctx, pod), w.allocatable(ctx, 4), w.schedulable(ctx))
+	return errors.Join(w.gone(ctx, pod), w.allocatableAnew(ctx, 4), w.schedulable(ctx))
 }
 
 // schedulable waits until the node has no taints.
@@ -287,7 +314,7 @@ func powerCut(ctx context.Context, w *world) error {
 	if err := errors.Join(w.gone(ctx, pod), w.node.PowerOn(ctx), w.taint(ctx, false)); err != nil {
 		return err
 	}
-	if err := errors.Join(w.allocatable(ctx, 4), w.schedulable(ctx)); err != nil {
+	if err := errors.Join(w.allocatableAnew(ctx, 4), w.schedulable(ctx)); err != nil {
 		return err
 	}
 	next := newPod("next", ask(rdma.VF, "4"))
