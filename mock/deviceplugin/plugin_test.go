@@ -89,11 +89,27 @@ func health(t *testing.T, stream pluginapi.DevicePlugin_ListAndWatchClient) map[
 	t.Helper()
 	list, err := stream.Recv()
 	require.NoError(t, err)
+	return healthOf(list)
+}
+
+func healthOf(list *pluginapi.ListAndWatchResponse) map[string]string {
 	all := map[string]string{}
 	for _, device := range list.GetDevices() {
 		all[device.GetID()] = device.GetHealth()
 	}
 	return all
+}
+
+// firstList is what the next plugin that registers offers.
+func firstList(t *testing.T, k *kubelet) (map[string]string, error) {
+	t.Helper()
+	_, client := k.registered(t)
+	stream, err := client.ListAndWatch(t.Context(), &pluginapi.Empty{})
+	if err != nil {
+		return nil, err
+	}
+	list, err := stream.Recv()
+	return healthOf(list), err
 }
 
 func TestTheKubeletHearsOfEveryChange(t *testing.T) {
@@ -179,10 +195,14 @@ func TestAfterARestartOfTheKubeletAllRegisterAgain(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "a.com_vf.sock")))
 
 	second := startKubelet(t, dir)
-	_, client := second.registered(t)
-	stream, err := client.ListAndWatch(t.Context(), &pluginapi.Empty{})
+	list, err := firstList(t, second)
+	// Another try for the first one may have found the second before the news of it came, by which all register again: a
+	// kubelet goes by the last registration.
+	if err != nil {
+		list, err = firstList(t, second)
+	}
 	require.NoError(t, err)
-	assert.Equal(t, map[string]string{"vf-0": "Healthy"}, health(t, stream))
+	assert.Equal(t, map[string]string{"vf-0": "Healthy"}, list)
 }
 
 func TestAPluginThatComesBeforeTheKubeletWaitsForIt(t *testing.T) {
