@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -324,15 +325,27 @@ func TestMustNotOutlastTheCallersContext(t *testing.T) {
 	})
 }
 
+// silent is a server that never answers.
+type silent struct{ asked int }
+
+func (s *silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.asked++
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
 func TestAnAttemptsOwnTimeoutIsNotTheCallersDeadline(t *testing.T) {
-	s, count := server(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	config := quick(s.URL)
-	config.Timeout = 10 * time.Millisecond
-	_, err := newClient(t, config).Ensure(t.Context(), testUID, testAsk)
-	require.ErrorContains(t, err, "no answer within 10ms")
-	assert.True(t, IsUnavailable(err))
-	assert.NotErrorIs(t, err, context.DeadlineExceeded)
-	assert.EqualValues(t, 3, count.Load())
+	synctest.Test(t, func(t *testing.T) {
+		config := quick("http://silent")
+		c, server, begun := newClient(t, config), &silent{}, time.Now()
+		c.http.HTTPClient.Transport = server
+		_, err := c.Ensure(t.Context(), testUID, testAsk)
+		require.ErrorContains(t, err, "no answer within 30s")
+		assert.True(t, IsUnavailable(err))
+		assert.NotErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 3, server.asked)
+		assert.Equal(t, 3*config.Timeout+2*config.RetryInterval, time.Since(begun))
+	})
 }
 
 func TestNobodyListening(t *testing.T) {
