@@ -324,6 +324,7 @@ func TestFilesApplyOneByOne(t *testing.T) {
 	}
 	// The fake nodes have no network for the Service.
 	w.redirect()
+	w.do("kubectl -n webhook-system rollout status deployment/tenant-webhook")
 	w.do("kubectl apply -f deploy/example-test-pod.yaml")
 	w.do("kubectl -n tenant-a wait --for=condition=Ready pod/rdma-test-pod --timeout=120s")
 	require.Equal(t, "mellanox.com/mlnx_sriov_rdma", w.do(`kubectl -n tenant-a get pod rdma-test-pod -o jsonpath='{.metadata.annotations.tenant\.network/resource-pool}'`))
