@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -15,6 +16,9 @@ const (
 	dialTimeout = time.Second
 	// readyPeriod is how often readiness is asked for. A Service hears of a change about as late.
 	readyPeriod = 200 * time.Millisecond
+	// silentProbes without an answer in a row mean what one bad answer means: the machine may only be busy. It is the
+	// kubelet's failureThreshold.
+	silentProbes = 3
 )
 
 // backend is one of those behind a balancer.
@@ -63,14 +67,31 @@ func newBalancer(addr string, backends ...*backend) (*balancer, error) {
 
 // watch keeps in mind whether the backend is ready.
 func (b *backend) watch(ctx context.Context) {
+	silent := 0
 	for {
-		b.unready.Store(b.ready(ctx) != nil)
+		switch err := b.ready(ctx); {
+		case err == nil:
+			silent = 0
+			b.unready.Store(false)
+		case saysNo(err):
+			silent = 0
+			b.unready.Store(true)
+		default:
+			if silent++; silent >= silentProbes {
+				b.unready.Store(true)
+			}
+		}
 		select {
 		case <-time.After(readyPeriod):
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// saysNo tells a backend that is not ready, or not there, from one that has not answered in time.
+func saysNo(err error) bool {
+	return errors.As(err, new(*unreadyError)) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // addr is where the balancer listens.

@@ -3,14 +3,15 @@ package devcluster
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -88,7 +89,7 @@ func TestTheBalancerPassesOverABackendThatIsNotReady(t *testing.T) {
 	var stops atomic.Bool
 	ready := func(context.Context) error {
 		if stops.Load() {
-			return errors.New("stops")
+			return &unreadyError{status: "500 Internal Server Error", body: "stops"}
 		}
 		return nil
 	}
@@ -113,8 +114,58 @@ func TestTheBalancerPassesOverABackendThatIsNotReady(t *testing.T) {
 	require.Equal(t, "still here\n", line, "connections that are made stay")
 }
 
+func TestABackendIsUnreadyByItsOwnWordOrByLongSilence(t *testing.T) {
+	silence := context.DeadlineExceeded
+	no := &unreadyError{status: "500 Internal Server Error"}
+	for name, tc := range map[string]struct {
+		answers []error
+		want    []bool
+	}{
+		"an answer that is not 200 counts at once": {[]error{nil, no, nil}, []bool{false, true, false}},
+		"a refused connection counts at once":      {[]error{nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED)}, []bool{false, true}},
+		"silence counts the third time":            {[]error{nil, silence, silence, silence, nil}, []bool{false, false, false, true, false}},
+		"a busy moment must not count":             {[]error{silence, silence, nil, silence, silence, nil}, make([]bool, 6)},
+		"silence must not take a word back":        {[]error{no, silence, nil}, []bool{true, true, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				answers := make(chan error)
+				b := &backend{ready: func(context.Context) error { return <-answers }}
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				go b.watch(ctx)
+				for i, answer := range tc.answers {
+					answers <- answer
+					synctest.Wait()
+					require.Equal(t, tc.want[i], b.unready.Load(), "after probe %d", i+1)
+				}
+			})
+		})
+	}
+}
+
+func TestAProbeTellsAnAnswerFromSilence(t *testing.T) {
+	ca, err := newAuthority()
+	require.NoError(t, err)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "stops", http.StatusInternalServerError) }))
+	probe := (&Cluster{ca: ca}).probe(server.URL)
+	err = probe(t.Context())
+	require.ErrorContains(t, err, "500 Internal Server Error stops")
+	require.True(t, saysNo(err))
+	server.Close()
+	require.True(t, saysNo(probe(t.Context())), "nobody listens")
+
+	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer hung.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err = (&Cluster{ca: ca}).probe(hung.URL)(ctx)
+	require.Error(t, err)
+	require.False(t, saysNo(err))
+}
+
 func TestTheBalancerTriesABackendWhenNoneIsKnownToBeReady(t *testing.T) {
-	a := &backend{addr: named(t, "a").Addr().String(), ready: func(context.Context) error { return errors.New("starts") }}
+	a := &backend{addr: named(t, "a").Addr().String(), ready: func(context.Context) error { return &unreadyError{body: "starts"} }}
 	lb := balanceTo(t, a)
 	require.Eventually(t, a.unready.Load, patience, time.Millisecond)
 	require.Equal(t, "a\n", who(t, lb))

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -186,6 +185,11 @@ func (c *Cluster) resyncKwok() {
 	}
 }
 
+// unreadyError is an answer to a probe that is not 200.
+type unreadyError struct{ url, status, body string }
+
+func (e *unreadyError) Error() string { return e.url + ": " + e.status + " " + e.body }
+
 // probe asks a URL for 200, trusting the cluster's CA and nobody else.
 func (c *Cluster) probe(url string) func(context.Context) error {
 	pool := x509.NewCertPool()
@@ -208,7 +212,7 @@ func (c *Cluster) probe(url string) func(context.Context) error {
 			return nil
 		}
 		body, _ := io.ReadAll(io.LimitReader(response.Body, 512))
-		return fmt.Errorf("%s: %s %s", url, response.Status, body)
+		return &unreadyError{url: url, status: response.Status, body: string(body)}
 	}
 }
 
