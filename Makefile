@@ -174,8 +174,8 @@ bench-release: build ## Measure how fast 2,000 pods deleted at once give their n
 
 .PHONY: bench-small
 bench-small: build ## Small pairs of the scheduler and a small release, which fail on a ratio or a count; the tests have the others
-	$(MAKE) bench-scheduler SCHEDULER_FLAGS="-cases nearly-full-5000 -divide 5 -pairs 3 -at-least 1.2"
-	$(MAKE) bench-scheduler SCHEDULER_FLAGS="-cases free-500 -divide 5 -pairs 1 -at-least 0.5"
+	$(MAKE) bench-scheduler SCHEDULER_FLAGS="-cases nearly-full-5000 -divide 2 -pairs 3 -at-least 1.5"
+	$(MAKE) bench-scheduler SCHEDULER_FLAGS="-cases free-500 -divide 5 -pairs 3 -at-least 0.5"
 	@go run ./test/perf/release -bin $(BIN) -pods 120 -small 10 -check
 
 .PHONY: help
