@@ -97,7 +97,7 @@ func TestNoPermissionIsUnusedAndNoneIsMissing(t *testing.T) {
 // repair has the sweep ask again for the networks of a running pod, which the mock forgets.
 func (w *world) repair() {
 	w.t.Helper()
-	w.do("kubectl apply -f deploy/example-test-pod.yaml")
+	w.apply("deploy/example-test-pod.yaml")
 	w.do("kubectl -n tenant-a wait --for=condition=Ready pod/rdma-test-pod --timeout=120s")
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.MockURL()+"/mock/forget", strings.NewReader(`{"all": true}`))
 	require.NoError(w.t, err)
@@ -140,7 +140,7 @@ func (w *world) changeLeaders() {
 		require.NoError(w.t, w.Kill(name))
 		require.NoError(w.t, w.WaitReady(w.t.Context(), name))
 	}
-	w.do("kubectl apply -f deploy/example-test-pod.yaml")
+	w.apply("deploy/example-test-pod.yaml")
 	w.do("kubectl -n tenant-a wait --for=condition=Ready pod/rdma-test-pod --timeout=180s")
 	w.do("kubectl -n tenant-a delete pod rdma-test-pod --timeout=180s")
 }

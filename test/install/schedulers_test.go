@@ -102,15 +102,6 @@ func (w *world) sharesTheNode() {
 	w.awaitRunning("plain")
 }
 
-func (w *world) optIn() {
-	w.t.Helper()
-	w.do("kubectl create namespace tenant-a && kubectl label namespace tenant-a rdma-type=vpc")
-	require.EventuallyWithT(w.t, func(c *assert.CollectT) {
-		_, err := w.client.CoreV1().ServiceAccounts("tenant-a").Get(w.t.Context(), "default", metav1.GetOptions{})
-		require.NoError(c, err)
-	}, patience, 50*time.Millisecond)
-}
-
 // create creates a pod, with devices in its own requests if there are any.
 func (w *world) create(name, scheduler string, annotations map[string]string, devices int64) {
 	w.t.Helper()

@@ -216,7 +216,7 @@ func (w *world) in(t *testing.T) *world {
 func TestScriptsMustNot(t *testing.T) {
 	w := newWorld(t, devcluster.Config{})
 	w.do("scripts/deploy.sh " + w.overlay)
-	w.do("kubectl apply -f deploy/example-test-pod.yaml -f deploy/example-deployment.yaml")
+	w.apply("deploy/example-test-pod.yaml", "deploy/example-deployment.yaml")
 	w.do("kubectl -n tenant-a wait --for=condition=Ready pod/rdma-test-pod --timeout=120s")
 	w.do("kubectl -n tenant-a rollout status deployment/rdma-test-deployment --timeout=120s")
 
@@ -267,7 +267,7 @@ func TestScriptsMustNot(t *testing.T) {
 func TestForcedUninstallDoesNotNeedTheTenantController(t *testing.T) {
 	w := newWorld(t, devcluster.Config{})
 	w.do("scripts/deploy.sh " + w.overlay)
-	w.do("kubectl apply -f deploy/example-test-pod.yaml")
+	w.apply("deploy/example-test-pod.yaml")
 	w.do("kubectl -n tenant-a wait --for=condition=Ready pod/rdma-test-pod --timeout=120s")
 	w.do("kubectl -n webhook-system scale deployment/tenant-controller --replicas=0")
 	out := w.do("scripts/deploy.sh --uninstall --force --timeout 20")
@@ -307,7 +307,7 @@ func TestQuickStart(t *testing.T) {
 		-p '{"status": {"capacity": {"mellanox.com/mlnx_sriov_rdma": "4"}, "allocatable": {"mellanox.com/mlnx_sriov_rdma": "4"}}}'`)
 	w.do("kubectl apply -f mock/tenant-controller.yaml")
 	w.do("scripts/deploy.sh " + w.overlay)
-	w.do("kubectl apply -f deploy/example-test-pod.yaml")
+	w.apply("deploy/example-test-pod.yaml")
 	w.do("kubectl -n tenant-a wait --for=condition=Ready pod/rdma-test-pod --timeout=120s")
 	require.Equal(t, "node-1", w.do("kubectl -n tenant-a get pod rdma-test-pod -o jsonpath='{.spec.nodeName}'"))
 }
@@ -325,7 +325,7 @@ func TestFilesApplyOneByOne(t *testing.T) {
 	// The fake nodes have no network for the Service.
 	w.redirect()
 	w.do("kubectl -n webhook-system rollout status deployment/tenant-webhook")
-	w.do("kubectl apply -f deploy/example-test-pod.yaml")
+	w.apply("deploy/example-test-pod.yaml")
 	w.do("kubectl -n tenant-a wait --for=condition=Ready pod/rdma-test-pod --timeout=120s")
 	require.Equal(t, "mellanox.com/mlnx_sriov_rdma", w.do(`kubectl -n tenant-a get pod rdma-test-pod -o jsonpath='{.metadata.annotations.tenant\.network/resource-pool}'`))
 }

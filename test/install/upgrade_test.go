@@ -27,7 +27,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 	w.do("go build -ldflags '-s -w -X main.version=next' -o " + next + "/tenant-webhook ./cmd/webhook")
 	w.do("go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=v1.37.99' -o " + next + "/tenant-scheduler ./cmd/scheduler")
 	w.do("scripts/deploy.sh " + w.overlay)
-	w.do("kubectl create namespace tenant-a && kubectl label namespace tenant-a rdma-type=vpc")
+	w.optIn()
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
