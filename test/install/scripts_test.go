@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -115,7 +116,7 @@ func (w *world) do(line string) string {
 // nothingOfOurs makes sure that the cluster has no trace of the project.
 func (w *world) nothingOfOurs() {
 	w.t.Helper()
-	require.Empty(w.t, w.labelled())
+	w.nothingLabelled()
 	pods, err := w.client.CoreV1().Pods(metav1.NamespaceAll).List(w.t.Context(), metav1.ListOptions{})
 	require.NoError(w.t, err)
 	for i := range pods.Items {
@@ -125,11 +126,17 @@ func (w *world) nothingOfOurs() {
 	require.Empty(w.t, out)
 }
 
-// labelled are all objects of the cluster with our label.
-func (w *world) labelled() string {
+// nothingLabelled makes sure that no object of the cluster has our label. EndpointSlices, which Kubernetes makes for our
+// Services, it removes in its own time.
+func (w *world) nothingLabelled() {
 	w.t.Helper()
-	return w.do(`kubectl get "$(kubectl api-resources --verbs=list -o name | grep -v -e ^events -e ^endpoints$ -e ^componentstatuses$ | paste -sd,)" \
-		-A -l ` + partOf + ` --ignore-not-found -o name`)
+	require.Empty(w.t, w.do(`kubectl get "$(kubectl api-resources --verbs=list -o name | grep -v -e ^events -e ^endpoints$ -e ^endpointslices -e ^componentstatuses$ | paste -sd,)" \
+		-A -l `+partOf+` --ignore-not-found -o name`))
+	require.EventuallyWithT(w.t, func(c *assert.CollectT) {
+		slices, err := w.client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).List(w.t.Context(), metav1.ListOptions{LabelSelector: partOf})
+		require.NoError(c, err)
+		require.Empty(c, slices.Items)
+	}, patience, 50*time.Millisecond)
 }
 
 const partOf = "app.kubernetes.io/part-of=tenant-webhook"
@@ -283,7 +290,7 @@ func TestUninstallSparesWhatIsNotOurs(t *testing.T) {
 	out := w.do("scripts/deploy.sh --uninstall")
 	require.Contains(t, out, "namespace webhook-system stays: it holds what is not ours (secret/somebody-elses")
 	require.Contains(t, w.do("kubectl -n webhook-system get secrets -o name"), "secret/somebody-elses")
-	require.Empty(t, w.labelled())
+	w.nothingLabelled()
 }
 
 // TestEveryOverlayIsFoundByItsName: directories of the same name lie in the repository, too.
