@@ -196,14 +196,13 @@ func (w *world) rolledOut(ctx context.Context, name string) error {
 }
 
 func jobs(ctx context.Context, w *world) error {
-	if err := w.createJob(ctx, tenantA, "fifty", 50, ask(rdma.VF, "1"), requests(vfPool, 1), args("-run", "300ms")); err != nil {
+	fifty, err := w.createJob(ctx, tenantA, "fifty", 50, ask(rdma.VF, "1"), requests(vfPool, 1), args("-run", "300ms"))
+	if err != nil {
 		return err
 	}
-	if err := w.createJob(ctx, tenantB, "twenty", 20, ask(rdma.VF, "1"), requests(vfPool, 1), args("-run", "300ms")); err != nil {
+	twenty, err := w.createJob(ctx, tenantB, "twenty", 20, ask(rdma.VF, "1"), requests(vfPool, 1), args("-run", "300ms"))
+	if err != nil {
 		return err
 	}
-	if err := w.jobDone(ctx, tenantB, "twenty"); err != nil {
-		return err
-	}
-	return w.jobDone(ctx, tenantA, "fifty")
+	return w.jobsDone(ctx, fifty, twenty)
 }

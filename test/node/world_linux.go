@@ -88,16 +88,28 @@ func (w *world) makeOwnNetwork(ctx context.Context) error {
 
 // eventually waits for a condition, which may say why it does not hold yet.
 func eventually(ctx context.Context, what string, condition func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	return advancing(ctx, what, func(ctx context.Context) (int32, error) { return 0, condition(ctx) })
+}
+
+// advancing is eventually for what takes many steps: the condition says how many are done, and patience bounds the time
+// without another one.
+func advancing(ctx context.Context, what string, condition func(context.Context) (int32, error)) error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	last := errors.New("never asked")
+	impatience := time.AfterFunc(patience, cancel)
+	defer impatience.Stop()
+	last, furthest := errors.New("never asked"), int32(0)
 	for {
-		err := condition(ctx)
+		done, err := condition(ctx)
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() == nil {
 			last = err
+		}
+		if done > furthest {
+			furthest = done
+			impatience.Reset(patience)
 		}
 		select {
 		case <-ctx.Done():
@@ -318,34 +330,43 @@ func template(changes ...change) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec}
 }
 
-func (w *world) createJob(ctx context.Context, namespace, name string, pods int32, changes ...change) error {
+func (w *world) createJob(ctx context.Context, namespace, name string, pods int32, changes ...change) (*batchv1.Job, error) {
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
 		Completions: &pods, Parallelism: &pods, Template: template(changes...),
 	}}
-	_, err := w.client.BatchV1().Jobs(namespace).Create(ctx, job, metav1.CreateOptions{})
-	return err
+	return w.client.BatchV1().Jobs(namespace).Create(ctx, job, metav1.CreateOptions{})
 }
 
-// jobDone waits until a job has had all its pods, and deletes it.
-func (w *world) jobDone(ctx context.Context, namespace, name string) error {
-	jobs := w.client.BatchV1().Jobs(namespace)
-	err := eventually(ctx, "job "+name+" is complete", func(ctx context.Context) error {
-		job, err := jobs.Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
+// jobsDone waits until jobs have had all their pods, and deletes them. They may share devices, so that a pod of one is
+// what another waits for.
+func (w *world) jobsDone(ctx context.Context, jobs ...*batchv1.Job) error {
+	err := advancing(ctx, "jobs are complete", func(ctx context.Context) (succeeded int32, err error) {
+		var missing []error
+		for _, job := range jobs {
+			now, err := w.client.BatchV1().Jobs(job.Namespace).Get(ctx, job.Name, metav1.GetOptions{})
+			if err != nil {
+				return 0, err
+			}
+			succeeded += now.Status.Succeeded
+			if now.Status.Failed > 0 {
+				missing = append(missing, fmt.Errorf("%d pods of %s failed", now.Status.Failed, job.Name))
+			}
+			if want := *job.Spec.Completions; now.Status.Succeeded < want {
+				missing = append(missing, fmt.Errorf("%d of %d pods of %s have succeeded", now.Status.Succeeded, want, job.Name))
+			}
 		}
-		if job.Status.Failed > 0 {
-			return fmt.Errorf("%d of its pods failed", job.Status.Failed)
-		}
-		if job.Status.Succeeded < *job.Spec.Completions {
-			return fmt.Errorf("%d of %d pods have succeeded", job.Status.Succeeded, *job.Spec.Completions)
-		}
-		return nil
+		return succeeded, errors.Join(missing...)
 	})
 	if err != nil {
 		return err
 	}
-	return jobs.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
+	background := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}
+	for _, job := range jobs {
+		if err := w.client.BatchV1().Jobs(job.Namespace).Delete(ctx, job.Name, background); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func deployment(name string, replicas int32, changes ...change) *appsv1.Deployment {
