@@ -143,20 +143,51 @@ func lingering(ctx context.Context, w *world) error {
 	if _, err := w.create(ctx, next); err != nil {
 		return err
 	}
+	unplaced := func(ctx context.Context) error { return w.unplaced(ctx, next) }
+	if err := eventually(ctx, "pod next waits", unplaced); err != nil {
+		return err
+	}
+	placed, err := w.get(ctx, pod)
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
 	if err := w.remove(ctx, pod); err != nil {
 		return err
 	}
-	// Some of the 10 s have passed before the kubelet has sent SIGTERM, and none may be missing at the end.
-	if err := w.waits(ctx, next, linger-3*time.Second); err != nil {
+	if err := w.keepsUntilItsEnd(ctx, placed, unplaced); err != nil {
 		return err
 	}
-	if err := w.allocated(ctx, pod); err != nil {
-		return fmt.Errorf("while its container runs: %w", err)
+	if took := time.Since(begun); took < linger {
+		return fmt.Errorf("its container ended after %s, not after %s", took, linger)
 	}
 	if err := w.phase(ctx, next, corev1.PodRunning); err != nil {
 		return err
 	}
 	return w.remove(ctx, next)
+}
+
+// keepsUntilItsEnd makes sure that a pod has its networks, and that something else is so, for as long as the node runs a
+// container of it.
+func (w *world) keepsUntilItsEnd(ctx context.Context, pod *corev1.Pod, others func(context.Context) error) error {
+	var early error
+	err := eventually(ctx, "the container of pod "+pod.Name+" ends", func(ctx context.Context) error {
+		// In this order: what is missing before the container is seen to run is missing too early.
+		missing := errors.Join(others(ctx), w.allocated(ctx, pod))
+		running, err := w.node.Running(ctx)
+		if err != nil {
+			return err
+		}
+		if !running[pod.UID] {
+			return nil
+		}
+		if missing != nil {
+			early = fmt.Errorf("while its container runs: %w", missing)
+			return nil
+		}
+		return errors.New("it runs")
+	})
+	return errors.Join(err, early)
 }
 
 // rollingOver: each new pod needs a device that an old one still holds while it ends.

@@ -228,26 +228,29 @@ func (w *world) started(ctx context.Context, pods ...*corev1.Pod) error {
 
 // waits makes sure that the pod was looked at and not placed, for a while.
 func (w *world) waits(ctx context.Context, pod *corev1.Pod, during time.Duration) error {
-	unplaced := func(ctx context.Context) error {
-		now, err := w.get(ctx, pod)
-		if err != nil {
-			return err
-		}
-		if now.Spec.NodeName != "" {
-			return fmt.Errorf("it was placed on %s", now.Spec.NodeName)
-		}
-		refused := slices.ContainsFunc(now.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
-		})
-		if !refused {
-			return errors.New("the scheduler has not said anything")
-		}
-		return nil
-	}
+	unplaced := func(ctx context.Context) error { return w.unplaced(ctx, pod) }
 	if err := eventually(ctx, "pod "+pod.Name+" waits", unplaced); err != nil {
 		return err
 	}
 	return holds(ctx, "pod "+pod.Name+" waits", during, unplaced)
+}
+
+// unplaced says whether the pod was looked at and not placed.
+func (w *world) unplaced(ctx context.Context, pod *corev1.Pod) error {
+	now, err := w.get(ctx, pod)
+	if err != nil {
+		return err
+	}
+	if now.Spec.NodeName != "" {
+		return fmt.Errorf("it was placed on %s", now.Spec.NodeName)
+	}
+	refused := slices.ContainsFunc(now.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
+	})
+	if !refused {
+		return errors.New("the scheduler has not said anything")
+	}
+	return nil
 }
 
 func (w *world) allocated(ctx context.Context, pod *corev1.Pod) error {
