@@ -29,7 +29,7 @@ var wrongAges = []wrongImplementation{
 // ageSinceTheFirst shows the time since the first ensure in the answers that match.
 func ageSinceTheFirst(matches func(*exchange) bool) func(*exchange) {
 	first := map[string]time.Time{}
-	return alone(func(x *exchange) {
+	return func(x *exchange) {
 		x.do()
 		if _, known := first[x.key()]; x.isEnsure() && !known {
 			first[x.key()] = time.Now()
@@ -42,7 +42,7 @@ func ageSinceTheFirst(matches func(*exchange) bool) func(*exchange) {
 				a.AgeSeconds = int64(time.Since(first[a.Cluster+"/"+string(a.PodUID)]) / time.Second)
 			})
 		}
-	})
+	}
 }
 
 // touch ensures once more what is there.

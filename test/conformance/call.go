@@ -72,7 +72,8 @@ func (r *run) askOnce(ctx context.Context, method, path string, query url.Values
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	req.Header.Set("Accept", "application/json, "+tenant.ProblemContentType)
-	req.Header.Set("User-Agent", "tenant-webhook-conformance")
+	// So that the log of who is tested tells what a request is about.
+	req.Header.Set("User-Agent", fmt.Sprintf("tenant-webhook-conformance (%s)", r.clause))
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

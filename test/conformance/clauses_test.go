@@ -63,7 +63,7 @@ var wrongEnsures = []wrongImplementation{
 	}, idempotent},
 	{"looks first and makes later", func(x *exchange) {
 		if x.isEnsure() && x.ask.Generation == 0 && x.present() == nil {
-			x.meanwhile()
+			x.meanwhile("ensure/burst")
 			_, _ = x.e.Release(x.ctx, x.cluster(), x.uid, 0) // overwrites what another ask has made
 		}
 		x.do()
@@ -99,7 +99,7 @@ var wrongEnsures = []wrongImplementation{
 func losesState(after int) func(*exchange) {
 	asked := map[types.UID]int{}
 	requests := 0
-	return alone(func(x *exchange) {
+	return func(x *exchange) {
 		requests++
 		if x.uid != "" {
 			asked[x.uid] = requests
@@ -110,5 +110,5 @@ func losesState(after int) func(*exchange) {
 			}
 		}
 		x.do()
-	})
+	}
 }

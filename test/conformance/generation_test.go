@@ -13,14 +13,14 @@ var wrongGenerations = []wrongImplementation{
 	{"moves for a stale generation", accept(func(x *exchange, _ *tenant.Allocation) bool { return x.ask.Generation != 0 }), stale},
 	{"takes a generation from the future", accept(func(x *exchange, a *tenant.Allocation) bool { return x.ask.Generation > a.Generation }), stale},
 	{"makes networks for an unknown pod with a generation", acceptUnknown, "generation/unknown"},
-	{"ignores the generation", alone(func(x *exchange) {
+	{"ignores the generation", func(x *exchange) {
 		x.dropPositive("generation")
 		if x.isEnsure() && x.present() == nil {
 			acceptUnknown(x)
 			return
 		}
 		accept(func(*exchange, *tenant.Allocation) bool { return true })(x)
-	}), "generation/zero generation/stale generation/unknown release/stale"},
+	}, "generation/zero generation/stale generation/unknown release/stale"},
 	{"shows no allocation with a conflict", func(x *exchange) {
 		x.do()
 		var problem tenant.Problem
@@ -43,7 +43,7 @@ var wrongGenerations = []wrongImplementation{
 	}, "generation/repeat"},
 	{"looks at the generation first and moves later", func(x *exchange) {
 		if a := x.present(); x.isEnsure() && a != nil && x.ask.Generation == a.Generation {
-			x.meanwhile()
+			x.meanwhile("generation/race")
 			present := x.present().Generation
 			x.resend(func(ask *tenant.EnsureRequest) { ask.Generation = present })
 		}
@@ -55,7 +55,7 @@ var wrongGenerations = []wrongImplementation{
 // keepsGeneration shows the first generation of an allocation for ever.
 func keepsGeneration() func(*exchange) {
 	first := map[string]int64{}
-	return alone(func(x *exchange) {
+	return func(x *exchange) {
 		if a := x.present(); a != nil && x.ask.Generation != 0 && x.ask.Generation == first[x.key()] {
 			x.resend(func(ask *tenant.EnsureRequest) { ask.Generation = a.Generation })
 		}
@@ -70,13 +70,13 @@ func keepsGeneration() func(*exchange) {
 			}
 			a.Generation = first[key]
 		})
-	})
+	}
 }
 
 // countsAgain shows generations less the one before the allocation's first.
 func countsAgain() func(*exchange) {
 	before := map[string]int64{}
-	return alone(func(x *exchange) {
+	return func(x *exchange) {
 		known := x.present()
 		if x.ask.Generation != 0 && known != nil {
 			x.resend(func(ask *tenant.EnsureRequest) { ask.Generation += before[x.key()] })
@@ -92,7 +92,7 @@ func countsAgain() func(*exchange) {
 			}
 			a.Generation -= before[key]
 		})
-	})
+	}
 }
 
 // accept gives the asks that match the present generation.

@@ -54,7 +54,7 @@ var wrongLists = []wrongImplementation{
 // listsNeighbours adds the latest allocation of another cluster to full pages of two and more.
 func listsNeighbours() func(*exchange) {
 	clusters := map[string]*tenant.Allocation{}
-	return alone(func(x *exchange) {
+	return func(x *exchange) {
 		x.do()
 		if a := x.present(); x.isEnsure() && a != nil {
 			clusters[x.cluster()] = a
@@ -70,7 +70,7 @@ func listsNeighbours() func(*exchange) {
 				return
 			}
 		}
-	})
+	}
 }
 
 // pagesByNumbers continues after as many allocations as it has shown.

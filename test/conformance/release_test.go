@@ -57,7 +57,7 @@ var wrongReleases = []wrongImplementation{
 	}, "release/old-enough"},
 	{"compares the age first and releases later", func(x *exchange) {
 		if a := x.present(); x.query["minAgeSeconds"] == "1" && a != nil && a.AgeSeconds >= 1 {
-			x.meanwhile()
+			x.meanwhile("release/one-step")
 			delete(x.query, "minAgeSeconds")
 		}
 		x.do()

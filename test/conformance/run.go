@@ -27,6 +27,8 @@ const (
 // run is one execution of the suite.
 type run struct {
 	config Config
+	// clause is the ID of the present one.
+	clause string
 	// cluster is where most clauses work; those that look at lists have one each.
 	cluster string
 	// keeper lives from the first clause to the last. kept is what its first ensure was answered.

@@ -144,6 +144,7 @@ func (r *run) judge(ctx context.Context, clause Clause, result *Result, out io.W
 		fmt.Fprintf(out, "- %s (not checked: %s)\n", line, why)
 		return
 	}
+	r.clause = clause.ID
 	err := attempt(func() { clause.check(ctx, r) })
 	if err == nil {
 		result.Passed = append(result.Passed, clause.ID)

@@ -29,6 +29,8 @@ type exchange struct {
 	e      *engine.Engine
 	right  http.Handler
 	crowd  *crowd
+	before int // steps of the crowd
+	clause string
 	ctx    context.Context
 	method string
 	path   string
@@ -121,27 +123,20 @@ func wrongly(e *engine.Engine, misbehave func(*exchange)) http.Handler {
 		if uid, ok := strings.CutPrefix(r.URL.Path, allocationsPath+"/"); ok {
 			x.uid = types.UID(uid)
 		}
+		if _, clause, ok := strings.Cut(r.UserAgent(), " ("); ok {
+			x.clause = strings.TrimSuffix(clause, ")")
+		}
 		if json.Unmarshal(x.body, &x.ask) != nil {
 			x.ask = tenant.EnsureRequest{}
 		}
-		c.change(x.uid, 1)
-		defer c.change(x.uid, -1)
-		misbehave(x)
+		x.before = c.step(x.uid, 0)
+		c.alone(func() { misbehave(x) })
+		c.step(x.uid, 1)
 		maps.Copy(w.Header(), x.header)
 		w.Header().Del("Content-Length")
 		w.WriteHeader(x.status)
 		_, _ = w.Write(x.answer)
 	})
-}
-
-// alone makes state in a closure safe.
-func alone(misbehave func(*exchange)) func(*exchange) {
-	var mu sync.Mutex
-	return func(x *exchange) {
-		mu.Lock()
-		defer mu.Unlock()
-		misbehave(x)
-	}
 }
 
 // edited is for what is wrong on the way out only.
@@ -206,27 +201,39 @@ func TestAWrongImplementationFailsByTheClauseThatItBreaks(t *testing.T) {
 	}
 }
 
-// crowd counts the requests for each pod that are under way.
+// crowd counts, for each pod, the requests that have looked at the state to act on it later, and those that were answered.
 type crowd struct {
-	mu   sync.Mutex
-	here map[types.UID]int
+	mu    sync.Mutex
+	steps map[types.UID]int
+	// acting keeps requests apart: each breaks the contract in its one way, and not by what comes in between.
+	acting sync.Mutex
 }
 
-func (c *crowd) change(uid types.UID, by int) int {
+func (c *crowd) alone(act func()) {
+	c.acting.Lock()
+	defer c.acting.Unlock()
+	act()
+}
+
+func (c *crowd) step(uid types.UID, by int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.here == nil {
-		c.here = map[types.UID]int{}
+	if c.steps == nil {
+		c.steps = map[types.UID]int{}
 	}
-	c.here[uid] += by
-	return c.here[uid]
+	c.steps[uid] += by
+	return c.steps[uid]
 }
 
-// meanwhile lets another request for the same pod come in between, if there is one soon.
-func (x *exchange) meanwhile() {
-	const soon = 100 * time.Millisecond
-	for deadline := time.Now().Add(soon); time.Now().Before(deadline) && x.crowd.change(x.uid, 0) < 2; {
-		_ = wait(x.ctx, time.Millisecond)
+// meanwhile lets another request for the same pod come in between, in the clause that sends several at once: one that looks
+// at the state as well, or is answered.
+func (x *exchange) meanwhile(clause string) {
+	if x.clause != clause {
+		return
 	}
-	_ = wait(x.ctx, time.Millisecond) // it has been read by now, and has seen what this one saw
+	x.crowd.acting.Unlock()
+	defer x.crowd.acting.Lock()
+	x.crowd.step(x.uid, 1)
+	for own := x.before + 1; x.crowd.step(x.uid, 0) <= own && wait(x.ctx, time.Millisecond) == nil; {
+	}
 }
