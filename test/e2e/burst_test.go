@@ -68,6 +68,18 @@ func (w *world) jobCreates() (made, failed int) {
 	return made, failed
 }
 
+// jobCreated is jobCreates once there are so many pods: a line may come after what it is about shows.
+func (w *world) jobCreated(count int) (made, failed int) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("the audit log has %d creations", count), func(context.Context) error {
+		if made, failed = w.jobCreates(); made < count {
+			return fmt.Errorf("%d pods created, %d creations failed", made, failed)
+		}
+		return nil
+	})
+	return made, failed
+}
+
 // busy waits until a replica works, and returns which.
 func (w *world) busy() int {
 	w.t.Helper()
@@ -96,7 +108,7 @@ func TestAReplicaEndsInTheMiddleOfABurst(t *testing.T) {
 		replica := w.busy()
 		require.NoError(t, w.Signal(devcluster.WebhookReplica(replica), syscall.SIGTERM))
 		w.jobHas("stopped", jobPods)
-		made, failed := w.jobCreates()
+		made, failed := w.jobCreated(jobPods)
 		t.Logf("%d pods created, %d creations failed", made, failed)
 		require.Equal(t, jobPods, made)
 		require.Zero(t, failed)
@@ -111,7 +123,7 @@ func TestAReplicaEndsInTheMiddleOfABurst(t *testing.T) {
 
 	t.Run("killed with SIGKILL: what fails was in flight, and all pods exist in the end", func(t *testing.T) {
 		w := w.in(t)
-		_, before := w.jobCreates()
+		made, before := w.jobCreates()
 		w.burst("killed")
 		w.jobHas("killed", jobPods/5)
 		replica := w.busy()
@@ -121,7 +133,7 @@ func TestAReplicaEndsInTheMiddleOfABurst(t *testing.T) {
 		inFlight := w.steady(func() int { return w.WaitingReviews(replica) })
 		require.NoError(t, w.Kill(name))
 		w.jobHas("killed", jobPods)
-		_, failed := w.jobCreates()
+		_, failed := w.jobCreated(made + jobPods)
 		t.Logf("%d reviews in flight at the kill, %d creations failed", inFlight, failed-before)
 		require.NotZero(t, inFlight)
 		require.LessOrEqual(t, failed-before, inFlight)

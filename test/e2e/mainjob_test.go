@@ -169,8 +169,14 @@ func TestThePlacementIsOneWrite(t *testing.T) {
 				w.running(fmt.Sprintf("p%d", i))
 			}
 			w.eventually("the audit log shows all writes", func(context.Context) error {
-				if writes := w.writesBy(schedulerUser); len(writes) < pods {
-					return fmt.Errorf("writes to %d pods", len(writes))
+				all := w.writesBy(schedulerUser)
+				if len(all) < pods {
+					return fmt.Errorf("writes to %d pods", len(all))
+				}
+				for pod, writes := range all {
+					if len(writes) < len(want) {
+						return fmt.Errorf("writes to pod %s: %v", pod, writes)
+					}
 				}
 				return nil
 			})
