@@ -84,6 +84,27 @@ func (w *world) kept() {
 	require.Never(w.t, func() bool { return len(w.allocations()) == 0 }, 3*time.Second, 300*time.Millisecond)
 }
 
+// keptUntilItsEnd makes sure that the allocation is there for as long as the pod's containers run.
+func (w *world) keptUntilItsEnd(name string) {
+	w.t.Helper()
+	w.eventually(name+" has ended", func(ctx context.Context) error {
+		// In this order: what is missing before the pod is seen to run is missing too early.
+		allocations := w.allocations()
+		pod, err := w.client.CoreV1().Pods(tenantA).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			return nil
+		}
+		require.NotEmpty(w.t, allocations, "the pod is %s", pod.Status.Phase)
+		return fmt.Errorf("it is %s", pod.Status.Phase)
+	})
+}
+
 func (w *world) delete(name string, options metav1.DeleteOptions) {
 	w.t.Helper()
 	require.NoError(w.t, w.client.CoreV1().Pods(tenantA).Delete(w.t.Context(), name, options))
@@ -121,8 +142,10 @@ func TestEveryWayAPodEnds(t *testing.T) {
 		w := w.in(t)
 		w.create(podYAML("p", `{rdma.vf: "1", devcluster/stop-seconds: "5"}`))
 		w.running("p")
+		begun := time.Now()
 		w.delete("p", metav1.DeleteOptions{})
-		w.kept()
+		w.keptUntilItsEnd("p")
+		require.Greater(t, time.Since(begun), 5*time.Second, "the containers use their grace")
 		w.podGone("p")
 		w.nothingLeft()
 	})
