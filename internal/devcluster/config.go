@@ -101,8 +101,8 @@ type Config struct {
 
 	// StartTimeout bounds the start of each component. Default: 90s, which a loaded machine with 2 cores needs.
 	StartTimeout time.Duration
-	// StopGrace is how long a component may take after SIGTERM before it is killed, which is an error. Default: 60s, more
-	// than the 20s for which tenant-webhook alone finishes what is under way.
+	// StopGrace is how long a component may take after SIGTERM before it is killed, which is an error. Default: 90s, more
+	// than what is under way may take by the programs' own limits: 60s at kube-apiserver, 20s at tenant-webhook.
 	StopGrace time.Duration
 	// Log takes progress lines. Default: none.
 	Log io.Writer
@@ -155,7 +155,7 @@ func (c Config) complete() (Config, error) {
 		c.StartTimeout = 90 * time.Second
 	}
 	if c.StopGrace == 0 {
-		c.StopGrace = 60 * time.Second
+		c.StopGrace = 90 * time.Second
 	}
 	if c.Log == nil {
 		c.Log = io.Discard

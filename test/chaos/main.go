@@ -85,6 +85,8 @@ func run(o *options, out io.Writer) error {
 	cluster, err := devcluster.Start(ctx, devcluster.Config{
 		Dir: o.dir, BinDir: o.bin, Manifests: tenantwebhook.Manifests, AuditLog: true, Log: out, TenantNamespaces: namespaces,
 		Nodes: clusterNodes(), WebhookArgs: append([]string{"--refresh-interval=2s", "--sweep-period=5s", "--sweep-grace=20s"}, strings.Fields(o.webhookArgs)...),
+		// To be killed is as well here, and an API server that takes its time to stop would use up an outage's.
+		StopGrace: 10 * time.Second,
 	})
 	if err != nil {
 		return err
