@@ -34,7 +34,7 @@ func main() {
 func runUntilSignal(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	return run(ctx, args)
+	return run(ctx, args, func(address net.Addr) { slog.Info("serving", "address", address.String()) })
 }
 
 // options are the command line.
@@ -64,8 +64,8 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// run serves until the context ends.
-func run(ctx context.Context, args []string) (err error) {
+// run serves until the context ends, and says where.
+func run(ctx context.Context, args []string, serving func(net.Addr)) (err error) {
 	o, err := parse(args)
 	if err != nil {
 		return err
@@ -83,7 +83,12 @@ func run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, o.listen, e)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.listen)
+	if err != nil {
+		return fmt.Errorf("-listen: %w", err)
+	}
+	serving(listener.Addr())
+	return serve(ctx, listener, e)
 }
 
 func openLog(path string) (io.WriteCloser, error) {
@@ -147,11 +152,7 @@ func clusterConfig(o options) (*rest.Config, error) {
 // it is served, so both directions need it.
 const patience = 5 * time.Minute
 
-func serve(ctx context.Context, address string, e *engine.Engine) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("-listen: %w", err)
-	}
+func serve(ctx context.Context, listener net.Listener, e *engine.Engine) error {
 	server := &http.Server{
 		Handler:           e.Handler(),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -160,7 +161,6 @@ func serve(ctx context.Context, address string, e *engine.Engine) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 	}
-	slog.Info("serving", "address", listener.Addr().String())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	select {

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -29,24 +28,28 @@ func TestRunRefusesBadArguments(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			require.ErrorContains(t, run(t.Context(), test.args), test.want)
+			require.ErrorContains(t, run(t.Context(), test.args, func(net.Addr) {}), test.want)
 		})
 	}
 }
 
 func TestRunServesUntilItIsStopped(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := listener.Addr().String()
-	require.NoError(t, listener.Close())
 	file := filepath.Join(t.TempDir(), "requests")
 
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, []string{"-no-cluster", "-listen", address, "-request-log", file}) }()
-	client, err := tenant.New(tenant.Config{URL: "http://" + address})
+	serving, ended := make(chan net.Addr, 1), make(chan error, 1)
+	go func() {
+		ended <- run(ctx, []string{"-no-cluster", "-listen", "127.0.0.1:0", "-request-log", file}, func(address net.Addr) { serving <- address })
+	}()
+	var address net.Addr
+	select {
+	case address = <-serving:
+	case err := <-ended:
+		t.Fatalf("it ended with %v", err)
+	}
+	client, err := tenant.New(tenant.Config{URL: "http://" + address.String()})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return client.Healthy(t.Context()) == nil }, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, client.Healthy(t.Context()))
 	cancel()
 	require.NoError(t, <-ended)
 	lines, err := os.ReadFile(file)
