@@ -26,6 +26,7 @@ func callsSince(path string, since time.Time) (int, error) {
 		return 0, err
 	}
 	calls := 0
+	data = data[:bytes.LastIndexByte(data, '\n')+1] // a line may be half written
 	scanner := bufio.NewScanner(bytes.NewReader(data))
 	scanner.Buffer(nil, 16<<20)
 	for scanner.Scan() {
