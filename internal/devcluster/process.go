@@ -23,6 +23,9 @@ const (
 	logTail      = 2048
 )
 
+// ErrNotRunning says that there is no process to signal: it has died, and its successor has not been started yet.
+var ErrNotRunning = errors.New("not running")
+
 // component is what to run.
 type component struct {
 	name string
@@ -94,7 +97,7 @@ func (p *process) start(ctx context.Context) error {
 
 // await returns when the component is ready, ctx is over, or gone is closed.
 func (p *process) await(ctx context.Context, gone <-chan struct{}) error {
-	last := errors.New("not running")
+	last := ErrNotRunning
 	for {
 		if p.pid() != 0 {
 			if last = p.ready(ctx); last == nil {
@@ -211,7 +214,7 @@ func (p *process) signal(sig syscall.Signal) (<-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cmd == nil {
-		return nil, fmt.Errorf("%s is not running", p.name)
+		return nil, fmt.Errorf("%s is %w", p.name, ErrNotRunning)
 	}
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return nil, fmt.Errorf("signal %s: %w", p.name, err)

@@ -68,7 +68,7 @@ func TestAStoppedProcessStaysAwayUntilItIsStarted(t *testing.T) {
 	require.NoError(t, p.start(t.Context()))
 	require.NoError(t, p.stop())
 	require.Zero(t, p.pid())
-	require.Error(t, p.kill(), "there is nothing to kill")
+	require.ErrorIs(t, p.kill(), ErrNotRunning)
 	require.NoError(t, p.stop(), "stopping twice is fine")
 	require.NoError(t, p.start(t.Context()))
 	require.NotZero(t, p.pid())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -133,8 +134,8 @@ func (d *driver) calm(ctx context.Context) error {
 		}
 	}
 	// A kubelet repeats what failed until it succeeds. kwok gives up a pod whose last step met a dead API server, and
-	// looks at it again when it starts.
-	if err := d.Kill(devcluster.Kwok); err != nil {
+	// looks at it again when it starts. It may have been killed for the same reason just now.
+	if err := d.Kill(devcluster.Kwok); err != nil && !errors.Is(err, devcluster.ErrNotRunning) {
 		return err
 	}
 	if err := d.WaitReady(ctx, devcluster.Kwok); err != nil {
