@@ -25,7 +25,8 @@ func TestOneSchedulerPlacesAllPods(t *testing.T) {
 	require.NotEmpty(t, holder, "the lease of the stock scheduler is ours")
 	w.sharesTheNode()
 
-	own, err := w.WriteOverlay(filepath.Join(repository, "deploy/overlays/devcluster"))
+	w.do("scripts/deploy.sh " + w.overlay)
+	own, err := w.WriteOverlay(filepath.Join(repository, "deploy/overlays/devcluster")) // in its place
 	require.NoError(t, err)
 	for _, line := range []string{"scripts/deploy.sh " + own, "scripts/deploy.sh --uninstall --force"} {
 		out, err := w.bash(line)
@@ -33,7 +34,6 @@ func TestOneSchedulerPlacesAllPods(t *testing.T) {
 		require.Contains(t, out, "tenant-scheduler is this cluster's only scheduler")
 	}
 	w.do("scripts/deploy.sh --dry-run --stock-scheduler-runs " + own)
-	w.do("scripts/deploy.sh " + w.overlay)
 	w.do("kubectl -n tenant-a delete pods --all --wait")
 	w.do(`kubectl create -f - <<EOF
 apiVersion: v1

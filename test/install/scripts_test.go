@@ -177,7 +177,7 @@ func TestScriptsInstallTestAndRemove(t *testing.T) {
 	t.Run("a scheduler configuration that was only applied is taken up", func(t *testing.T) {
 		w := w.in(t)
 		dir := t.TempDir()
-		w.do("kubectl kustomize " + w.overlay + " | sed s/Spread/BinPack/ >" + dir + "/all.yaml")
+		w.do("kubectl kustomize " + w.overlay + " | sed 's/scoringStrategy: Spread/scoringStrategy: BinPack/' >" + dir + "/all.yaml")
 		w.do("echo 'resources: [all.yaml]' >" + dir + "/kustomization.yaml && kubectl apply -k " + dir)
 		const restarts = "the scheduler's configuration changed: restarting it"
 		require.Contains(t, w.do("scripts/deploy.sh "+dir), restarts)
