@@ -22,7 +22,7 @@ RUN go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/tenan
 
 FROM build AS build-scheduler
 RUN kube=$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-    go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=${kube}" -o /out/tenant-scheduler ./cmd/scheduler
+    go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=${kube} -X main.version=${VERSION}" -o /out/tenant-scheduler ./cmd/scheduler
 
 FROM build AS build-mock
 RUN go build -trimpath -ldflags "-s -w" -o /out/tenant-controller ./mock

@@ -58,7 +58,7 @@ build: ## Build all programs into bin/, what is shipped as static ones (the firs
 	go build -o $(BIN)/cluster ./internal/devcluster/cluster
 	go build -o $(BIN)/demo ./test/demo
 	go build -o $(BIN)/chaos ./test/chaos
-	CGO_ENABLED=0 go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/tenant-scheduler ./cmd/scheduler
+	CGO_ENABLED=0 go build -ldflags "$(KUBE_LDFLAGS) -X main.version=$(VERSION)" -o $(BIN)/tenant-scheduler ./cmd/scheduler
 	go build -ldflags "$(KUBE_LDFLAGS)" -o $(BIN)/controlplane ./internal/devcluster/controlplane
 
 .PHONY: build-node
