@@ -5,6 +5,7 @@ package install
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
@@ -293,18 +294,32 @@ func TestUninstallSparesWhatIsNotOurs(t *testing.T) {
 	w.nothingLabelled()
 }
 
-// TestEveryOverlayIsFoundByItsName: directories of the same name lie in the repository, too.
-func TestEveryOverlayIsFoundByItsName(t *testing.T) {
+func TestOverlays(t *testing.T) {
 	w := newWorld(t, devcluster.Config{Without: []string{devcluster.Kwok, devcluster.KubeScheduler}, Nodes: []devcluster.Node{}})
 	w.do(certManagerCRD("issuers", "Issuer") + certManagerCRD("certificates", "Certificate"))
 	w.do("kubectl wait --for=condition=Established crd issuers.cert-manager.io certificates.cert-manager.io --timeout=60s")
-	overlays, err := os.ReadDir(filepath.Join(repository, "deploy/overlays"))
-	require.NoError(t, err)
-	require.NotEmpty(t, overlays)
-	for _, overlay := range overlays {
-		out := w.do("scripts/deploy.sh --dry-run " + overlay.Name())
-		require.Contains(t, out, "deployment.apps/tenant-webhook created (dry run)", overlay.Name())
-	}
+	t.Run("are found by their names, whatever directories of that name the repository has", func(t *testing.T) {
+		w := w.in(t)
+		overlays, err := os.ReadDir(filepath.Join(repository, "deploy/overlays"))
+		require.NoError(t, err)
+		require.NotEmpty(t, overlays)
+		for _, overlay := range overlays {
+			out := w.do("scripts/deploy.sh --dry-run " + overlay.Name())
+			require.Contains(t, out, "deployment.apps/tenant-webhook created (dry run)", overlay.Name())
+		}
+	})
+	t.Run("can be exchanged for each other", func(t *testing.T) {
+		w := w.in(t)
+		for _, dir := range []string{"manifests", "deploy/overlays/scheduler-only", "manifests", "deploy/overlays/scheduler-beside",
+			"deploy/overlays/scheduler-only", "deploy/overlays/scheduler-beside"} {
+			w.do("kubectl apply -k " + dir)
+			w.do("kubectl diff -k " + dir)
+			want := podSpec(t, decode(t, kustomize(t, dir))[schedulerDeployment])["topologySpreadConstraints"]
+			var got any
+			require.NoError(t, json.Unmarshal([]byte(w.do("kubectl -n webhook-system get deployment tenant-scheduler -o jsonpath='{.spec.template.spec.topologySpreadConstraints}'")), &got))
+			require.Equal(t, want, got, dir)
+		}
+	})
 }
 
 // TestQuickStart goes the short way: devices that do not exist, the mock, the script, the example.

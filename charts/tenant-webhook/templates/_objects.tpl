@@ -82,7 +82,7 @@ Arguments: root (the top scope), file (under files/).
 {{- else if eq $values.scheduler.mode "only" }}
 {{- $only := .root.Files.Get "files/components/scheduler-only/scheduler-deploy.yaml" | fromYaml }}
 {{- range $key, $value := $only.spec.template.spec }}
-{{- if kindIs "slice" $value }}{{ $value = concat $value (index $template.spec $key | default list) }}{{ end }}
+{{- if kindIs "slice" $value }}{{ $value = without $value (dict "$patch" "replace") }}{{ end }}
 {{- $_ := set $template.spec $key $value }}
 {{- end }}
 {{- end }}
