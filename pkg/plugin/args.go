@@ -36,7 +36,7 @@ type Args struct {
 	Cluster string `json:"cluster,omitempty"`
 	// TenantController says how the tenant-controller is reached.
 	TenantController TenantController `json:"tenantController"`
-	// PreBindTimeout bounds all that PreBind does for one pod, 15s by default.
+	// PreBindTimeout bounds all that PreBind does for one pod once it is the pod's turn, 15s by default.
 	PreBindTimeout metav1.Duration `json:"preBindTimeout"`
 	// BindTimeout bounds the binding call, 10s by default.
 	BindTimeout metav1.Duration `json:"bindTimeout"`

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 	corev1 "k8s.io/api/core/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 )
 
 // Scopes of a breaker.
@@ -28,6 +29,8 @@ type breaker struct {
 
 	mu      sync.Mutex
 	waiting map[podUID]*corev1.Pod
+	// hungry are pods that no node has room for unless others are evicted.
+	hungry map[podUID]*corev1.Pod
 	// probe is the pod, or its gang, that has a node and is about to call while the circuit is half open; claimed is since
 	// when. Empty if there is none.
 	probe   string
@@ -42,7 +45,8 @@ type breaker struct {
 }
 
 func newBreaker(owner *breakers, scope, tenantName string) *breaker {
-	one := &breaker{owner: owner, scope: scope, tenant: tenantName, waiting: map[podUID]*corev1.Pod{}, verdict: make(chan struct{})}
+	one := &breaker{owner: owner, scope: scope, tenant: tenantName, waiting: map[podUID]*corev1.Pod{},
+		hungry: map[podUID]*corev1.Pod{}, verdict: make(chan struct{})}
 	one.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](owner.settings(one))
 	return one
 }
@@ -56,11 +60,12 @@ func (one *breaker) blocked(claimant string, pod *corev1.Pod) string {
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	state := one.circuit.State()
+	delete(one.waiting, pod.UID)
+	delete(one.hungry, pod.UID)
 	if state == gobreaker.StateClosed || state == gobreaker.StateHalfOpen && one.free(claimant) {
-		delete(one.waiting, pod.UID)
 		return ""
 	}
-	return one.hold(pod)
+	return one.hold(one.waiting, pod)
 }
 
 // free reports whether the claimant may be the probe. One that is not heard of for a pause loses its place: it may be
@@ -69,9 +74,9 @@ func (one *breaker) free(claimant string) bool {
 	return one.probe == "" || one.probe == claimant || one.owner.clock.Since(one.claimed) >= one.pause()
 }
 
-// hold has the pod wait.
-func (one *breaker) hold(pod *corev1.Pod) string {
-	one.waiting[pod.UID] = pod
+// hold has the pod wait among others.
+func (one *breaker) hold(others map[podUID]*corev1.Pod, pod *corev1.Pod) string {
+	others[pod.UID] = pod
 	one.arm(one.pause())
 	return one.reason()
 }
@@ -84,7 +89,7 @@ func (one *breaker) mayPreempt(pod *corev1.Pod) string {
 	if state == gobreaker.StateClosed || state == gobreaker.StateHalfOpen && one.owner.clock.Since(one.preempted) >= one.pause() {
 		return ""
 	}
-	return one.hold(pod)
+	return one.hold(one.hungry, pod)
 }
 
 func (one *breaker) preempts() {
@@ -146,11 +151,13 @@ func (one *breaker) hasWaiting() bool {
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	one.dropGone()
-	return len(one.waiting) > 0
+	return len(one.waiting)+len(one.hungry) > 0
 }
 
 func (one *breaker) dropGone() {
-	maps.DeleteFunc(one.waiting, func(_ podUID, pod *corev1.Pod) bool { return !one.owner.waits(pod) })
+	gone := func(_ podUID, pod *corev1.Pod) bool { return !one.owner.waits(pod) }
+	maps.DeleteFunc(one.waiting, gone)
+	maps.DeleteFunc(one.hungry, gone)
 }
 
 // arm starts the timer that looks after those that wait, unless it runs already.
@@ -162,6 +169,9 @@ func (one *breaker) arm(after time.Duration) {
 	timer := one.owner.clock.NewTimer(after)
 	go func() {
 		<-timer.C()
+		one.mu.Lock()
+		one.armed = false
+		one.mu.Unlock()
 		one.tick()
 	}()
 }
@@ -183,13 +193,12 @@ func (one *breaker) tick() {
 func (one *breaker) due() (wake map[string]*corev1.Pod, abandoned bool) {
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	one.armed = false
 	one.dropGone()
 	state := one.circuit.State()
 	if state == gobreaker.StateClosed {
 		one.probe = ""
 	}
-	if len(one.waiting) == 0 {
+	if len(one.waiting)+len(one.hungry) == 0 {
 		return nil, state != gobreaker.StateClosed && one.scope == scopeTenant
 	}
 	switch {
@@ -200,15 +209,38 @@ func (one *breaker) due() (wake map[string]*corev1.Pod, abandoned bool) {
 		one.arm(one.pause() - one.owner.clock.Since(one.claimed))
 		return nil, false
 	}
-	wake = make(map[string]*corev1.Pod, len(one.waiting))
-	for _, pod := range one.waiting {
-		wake[pod.Namespace+"/"+pod.Name] = pod
+	wake = map[string]*corev1.Pod{}
+	release(wake, one.waiting, nil)
+	if state == gobreaker.StateClosed {
+		release(wake, one.hungry, nil)
+		return wake, false
 	}
-	clear(one.waiting)
-	if state != gobreaker.StateClosed {
-		one.arm(one.pause())
-	}
+	// Not all: only one of them may preempt, and a cluster that is full has many.
+	release(wake, one.hungry, first(one.hungry))
+	one.arm(one.pause())
 	return wake, false
+}
+
+// release moves pods to those that are woken: all of them, or the one that is named.
+func release(wake map[string]*corev1.Pod, from map[podUID]*corev1.Pod, only *corev1.Pod) {
+	for uid, pod := range from {
+		if only == nil || only == pod {
+			wake[pod.Namespace+"/"+pod.Name] = pod
+			delete(from, uid)
+		}
+	}
+}
+
+// first is the pod that kube-scheduler would look at first, nil if there is none.
+func first(pods map[podUID]*corev1.Pod) *corev1.Pod {
+	var best *corev1.Pod
+	for _, pod := range pods {
+		if best == nil || corev1helpers.PodPriority(pod) > corev1helpers.PodPriority(best) ||
+			corev1helpers.PodPriority(pod) == corev1helpers.PodPriority(best) && pod.CreationTimestamp.Before(&best.CreationTimestamp) {
+			best = pod
+		}
+	}
+	return best
 }
 
 // changed is called by the circuit, whose lock is held, and perhaps mu.

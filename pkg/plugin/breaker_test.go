@@ -1,18 +1,19 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/sony/gobreaker/v2"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -311,7 +312,7 @@ func TestBreakerMustNotWaitForPodsThatFitNowhere(t *testing.T) {
 			f.queue(acme, fmt.Sprintf("p-%d", i))
 		}
 		began := time.Now()
-		for f.openNow(acme) {
+		for !f.closed(acme) {
 			for _, name := range f.afterThePause() {
 				if pod := podNamed(name); f.waitsFor(acme, pod) == "" && name == fits {
 					f.claim(acme, string(pod.UID))
@@ -321,16 +322,6 @@ func TestBreakerMustNotWaitForPodsThatFitNowhere(t *testing.T) {
 		}
 		require.Less(t, time.Since(began), 3*pause)
 	})
-}
-
-// openNow reports whether a breaker is not closed.
-func (f *breakerFixture) openNow(tenantName string) bool {
-	for _, one := range f.of(tenantName) {
-		if one.circuit.State() != gobreaker.StateClosed {
-			return true
-		}
-	}
-	return false
 }
 
 func TestBreakerOpensAgainWhenTheProbeFails(t *testing.T) {
@@ -415,15 +406,41 @@ func TestBreakerLetsAGangBeItsProbe(t *testing.T) {
 
 func TestBreakerLetsOnePodAPausePreempt(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *breakerFixture) {
-		require.Empty(t, f.mayPreempt(acme, podNamed("a")), "a closed breaker has no say")
+		low, high, higher := plainPod(teamA, "low"), plainPod(teamA, "high", withPriority(10)), plainPod(teamA, "higher", withPriority(20))
+		require.Empty(t, f.mayPreempt(acme, low), "a closed breaker has no say")
 		f.calls(acme, failures, unavailable())
-		require.Contains(t, f.mayPreempt(acme, podNamed("a")), "503")
-		require.Equal(t, []string{"a"}, f.afterThePause(), "it is woken as those that PreFilter refused")
-		require.Empty(t, f.mayPreempt(acme, podNamed("a")))
-		require.NotEmpty(t, f.mayPreempt(bravo, podNamed("b")))
-		require.Equal(t, []string{"b"}, f.afterThePause())
-		require.Empty(t, f.mayPreempt(bravo, podNamed("b")))
+		for _, pod := range []*corev1.Pod{low, high, higher} {
+			require.Contains(t, f.mayPreempt(acme, pod), "503")
+		}
+		require.Equal(t, []string{"higher"}, f.afterThePause(), "one is woken, the first by priority")
+		require.Empty(t, f.mayPreempt(acme, higher))
+		require.NotEmpty(t, f.mayPreempt(bravo, plainPod(teamB, "b")))
+		require.Equal(t, []string{"high"}, f.afterThePause())
+		f.call(acme, nil)
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"low", "b"}, f.names()[2:], "when it closes, all are")
 	})
+}
+
+func TestBreakerMustNotMultiplyItsTimers(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *breakerFixture) {
+		before := timers() // of other tests
+		f.calls(acme, failures, refused("full"))
+		for range 20 { // it closes and opens again within a pause
+			f.queue(acme, "a")
+			f.afterThePause()
+			f.call(acme, nil)
+			f.calls(acme, failures, refused("full"))
+			synctest.Wait()
+		}
+		require.LessOrEqual(t, timers()-before, 2, "at most one of the tenant and one of all")
+	})
+}
+
+// timers counts the goroutines in which a breaker waits.
+func timers() int {
+	buffer := make([]byte, 4<<20)
+	return bytes.Count(buffer[:runtime.Stack(buffer, true)], []byte("(*breaker).arm.func1"))
 }
 
 func TestBreakerDoesNotWaitForPodsThatAreGone(t *testing.T) {

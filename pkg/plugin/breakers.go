@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,6 +93,11 @@ func (b *breakers) blocked(tenantName, claimant string, pod *corev1.Pod) string 
 		}
 	}
 	return ""
+}
+
+// closed reports whether nothing keeps a tenant's pods waiting.
+func (b *breakers) closed(tenantName string) bool {
+	return !slices.ContainsFunc(b.of(tenantName), func(one *breaker) bool { return one.circuit.State() != gobreaker.StateClosed })
 }
 
 // mayPreempt returns why no other pod is to be evicted for this one, or nothing: while it is not known whether the

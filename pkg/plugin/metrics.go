@@ -23,7 +23,7 @@ var sharedMetrics = sync.OnceValue(func() *metricSet {
 		notInjected: metrics.NewCounter(&metrics.CounterOpts{Name: "rdma_scheduler_not_injected_total",
 			Help: "Pods that ask for RDMA devices and were bound as plain pods, because they did not go through tenant-webhook.", StabilityLevel: metrics.ALPHA}),
 		preBind: metrics.NewHistogram(&metrics.HistogramOpts{Name: "rdma_scheduler_prebind_duration_seconds",
-			Help: "Time to get one pod's networks, in seconds, successes only.", Buckets: metrics.ExponentialBuckets(0.001, 2, 15), StabilityLevel: metrics.ALPHA}),
+			Help: "Time to get one pod's networks, in seconds, without the wait for its turn, successes only.", Buckets: metrics.ExponentialBuckets(0.001, 2, 15), StabilityLevel: metrics.ALPHA}),
 		breakers: metrics.NewGaugeVec(&metrics.GaugeOpts{Name: "rdma_scheduler_open_breakers",
 			Help: "Circuit breakers that are not closed, by scope: tenant or all.", StabilityLevel: metrics.ALPHA}, []string{"scope"}),
 	}

@@ -41,16 +41,15 @@ func (p *TenantNetwork) PreBind(ctx context.Context, state fwk.CycleState, pod *
 	if err != nil || c == nil {
 		return fwk.AsStatus(err)
 	}
-	// First come, first served, and before the time limit: of a thousand pods that ask at once each would be so slow that
-	// none got its networks.
-	if err := p.asking.Acquire(ctx, 1); err != nil {
-		return fwk.AsStatus(fmt.Errorf("waiting to ask the tenant-controller: %w", err))
+	t, err := p.takeTurn(ctx, pod.Namespace)
+	if err != nil {
+		return fwk.AsStatus(err)
 	}
-	defer p.asking.Release(1)
+	defer t.end()
 	ctx, cancel := context.WithTimeout(ctx, p.args.PreBindTimeout.Duration)
 	defer cancel()
 	asked := p.clock.Now()
-	networks, err := p.networksFor(ctx, c.assignment, pod, node)
+	networks, err := p.networksFor(ctx, t, c.assignment, pod, node)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
@@ -71,12 +70,12 @@ func bindingCycle(state fwk.CycleState, pod *corev1.Pod) (*cycle, error) {
 	return nil, nil // nil means: not ours
 }
 
-func (p *TenantNetwork) networksFor(ctx context.Context, assignment rdma.Assignment, pod *corev1.Pod, node string) (string, error) {
+func (p *TenantNetwork) networksFor(ctx context.Context, t *turn, assignment rdma.Assignment, pod *corev1.Pod, node string) (string, error) {
 	current, err := p.waiting(pod, assignment)
 	if err != nil {
 		return "", err
 	}
-	answer, err := p.ensure(ctx, assignment, current, node)
+	answer, err := p.ensure(ctx, t, assignment, current, node)
 	if err != nil {
 		return "", err
 	}
@@ -137,14 +136,10 @@ func stillWaiting(current *corev1.Pod, uid podUID, assignment rdma.Assignment) e
 
 // ensure asks the tenant-controller. A stale generation means that somebody else moved the allocation, so the pod is
 // read again before the one repetition.
-func (p *TenantNetwork) ensure(ctx context.Context, assignment rdma.Assignment, pod *corev1.Pod, node string) (*tenant.Allocation, error) {
-	tenantName, err := p.ownerOf(ctx, pod.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	ask := tenant.EnsureRequest{Cluster: p.cluster, Namespace: pod.Namespace, Pod: pod.Name, Tenant: tenantName, Node: node,
+func (p *TenantNetwork) ensure(ctx context.Context, t *turn, assignment rdma.Assignment, pod *corev1.Pod, node string) (*tenant.Allocation, error) {
+	ask := tenant.EnsureRequest{Cluster: p.cluster, Namespace: pod.Namespace, Pod: pod.Name, Tenant: t.tenant, Node: node,
 		Requests: tenant.RequestsOf(assignment)}
-	answer, err := p.ensureOnce(ctx, pod.UID, ask)
+	answer, err := p.ensureOnce(ctx, t, pod.UID, ask)
 	var conflict *tenant.Error
 	if !tenant.IsConflict(err) || !errors.As(err, &conflict) {
 		return answer, err
@@ -161,7 +156,7 @@ func (p *TenantNetwork) ensure(ctx context.Context, assignment rdma.Assignment, 
 		ask.Generation = conflict.Current.Generation
 	}
 	klog.FromContext(ctx).V(2).Info("allocation changed meanwhile, asking once more", "pod", klog.KObj(pod), "generation", ask.Generation)
-	return p.ensureOnce(ctx, pod.UID, ask)
+	return p.ensureOnce(ctx, t, pod.UID, ask)
 }
 
 // ownerOf returns the tenant that is to own the pod's networks. The first ensure decides that for good, so a namespace
@@ -178,10 +173,14 @@ func (p *TenantNetwork) ownerOf(ctx context.Context, namespace string) (string, 
 }
 
 // ensureOnce makes one call and tells the breakers how it went.
-func (p *TenantNetwork) ensureOnce(ctx context.Context, uid podUID, ask tenant.EnsureRequest) (*tenant.Allocation, error) {
-	done, err := p.breakers.allow(ctx, ask.Tenant)
-	if err != nil {
-		return nil, err
+func (p *TenantNetwork) ensureOnce(ctx context.Context, t *turn, uid podUID, ask tenant.EnsureRequest) (*tenant.Allocation, error) {
+	done := t.done
+	t.done = nil
+	if done == nil { // it asks once more
+		var err error
+		if done, err = p.breakers.allow(ctx, t.tenant); err != nil {
+			return nil, err
+		}
 	}
 	answer, err := p.allocator.Ensure(ctx, uid, ask)
 	done(err)

@@ -201,6 +201,72 @@ func TestPreBindQueuesWhatIsTooMuchAtOnce(t *testing.T) {
 	})
 }
 
+// TestPreBindOfAGangMustNotTakeTheTurnOfOthers: while its first pod tries whether the tenant-controller is back, the others
+// of a gang wait for that, and need no place for it.
+func TestPreBindOfAGangMustNotTakeTheTurnOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, setup{nodes: []*corev1.Node{newNode(node1, vfPool, 8)}, args: Args{
+			TenantController: TenantController{MaxConcurrent: 2}, Breaker: BreakerArgs{Failures: 1, Pause: metav1.Duration{Duration: pause}}}})
+		defer f.restBreakers()
+		f.seeNode(newNode(node1, vfPool, 8))
+		f.allocator.fail = once(refused("full"))
+		first := vfPod("first", 1)
+		f.create(first)
+		requireFault(t, f.bound(first), "full")
+		pass(2 * pause)
+
+		answered := make(chan struct{})
+		f.allocator.during = func() { <-answered }
+		results := make(chan *fwk.Status, 4)
+		for i := range cap(results) {
+			pod := vfPod(fmt.Sprintf("gang-%d", i), 1, labelled("jobset.sigs.k8s.io/jobset-name", "job"))
+			f.create(pod)
+			state := f.passed(pod)
+			requireSuccess(t, f.framework.RunReservePluginsReserve(f.context(), state, pod, node1))
+			go func() { results <- f.framework.RunPreBindPlugins(f.context(), state, assumed(pod, node1), node1) }()
+			synctest.Wait()
+		}
+		require.True(t, f.asking.TryAcquire(1), "another tenant's pod can be asked for")
+		f.asking.Release(1)
+		require.Empty(t, results)
+		close(answered)
+		for range cap(results) {
+			requireSuccess(t, <-results)
+		}
+		require.True(t, f.asking.TryAcquire(2), "all places are free again")
+	})
+}
+
+// restBreakers lets their timers end.
+func (f *fixture) restBreakers() {
+	f.t.Helper()
+	synctest.Wait()
+	f.clock.Step(2 * idlePauses * f.args.Breaker.Pause.Duration)
+	synctest.Wait()
+}
+
+func TestPreBindMustNotAskATenantControllerThatBecameSickInTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, setup{args: Args{TenantController: TenantController{MaxConcurrent: 1},
+			Breaker: BreakerArgs{Failures: 1, Pause: metav1.Duration{Duration: time.Hour}}}})
+		defer f.restBreakers()
+		pod := vfPod("p", 1)
+		f.create(pod)
+		state := f.passed(pod)
+		require.NoError(t, f.asking.Acquire(t.Context(), 1))
+		result := make(chan *fwk.Status, 1)
+		go func() { result <- f.framework.RunPreBindPlugins(f.context(), state, assumed(pod, node1), node1) }()
+		synctest.Wait()
+		done, err := f.breakers.allow(t.Context(), acme)
+		require.NoError(t, err)
+		done(unavailable())
+		f.asking.Release(1)
+		requireFault(t, <-result, "became sick")
+		require.Empty(t, f.allocator.asked())
+		require.True(t, f.asking.TryAcquire(1))
+	})
+}
+
 func TestPreBindMustNotQueueForAPodThatWasGivenUp(t *testing.T) {
 	f := newFixture(t, setup{args: Args{TenantController: TenantController{MaxConcurrent: 1}}})
 	pod := vfPod("p", 1)

@@ -122,7 +122,7 @@ func (s *Sweeper) Start(ctx context.Context) error {
 	}
 }
 
-// sweep is one round. It bounds itself by the period: the next round starts from fresh lists, and goes on with what is left.
+// sweep is one round. It bounds itself by the period: the next round starts from fresh lists.
 func (s *Sweeper) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(s.cfg.Period, leastSweepTime))
 	defer cancel()
