@@ -53,7 +53,13 @@ func newBreaker(owner *breakers, scope, tenantName string) *breaker {
 
 func (one *breaker) pause() time.Duration { return one.owner.args.Pause.Duration }
 
-func (one *breaker) reason() string { return one.owner.reasonOf(one, one.lastErr) }
+// reason says why pods wait.
+func (one *breaker) reason() string {
+	if one.scope == scopeAll {
+		return fmt.Sprintf("the tenant-controller does not answer (%s); pods with RDMA networks wait, one is tried every %v", one.lastErr, one.pause())
+	}
+	return fmt.Sprintf("the tenant-controller does not serve tenant %s (%s); its pods with RDMA networks wait, one is tried every %v", one.tenant, one.lastErr, one.pause())
+}
 
 // blocked returns why the pod has to wait for this breaker.
 func (one *breaker) blocked(claimant string, pod *corev1.Pod) string {

@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -205,15 +204,6 @@ func answered(err error) error {
 func aboutThePod(err error) bool {
 	var refusal *tenant.Error
 	return errors.As(err, &refusal) && (refusal.Reason == tenant.ReasonPodChanged || refusal.Reason == tenant.ReasonInvalid)
-}
-
-// reasonOf says why pods wait for a breaker.
-func (b *breakers) reasonOf(one *breaker, lastErr string) string {
-	pause := b.args.Pause.Duration
-	if one.scope == scopeAll {
-		return fmt.Sprintf("the tenant-controller does not answer (%s); pods with RDMA networks wait, one is tried every %v", lastErr, pause)
-	}
-	return fmt.Sprintf("the tenant-controller does not serve tenant %s (%s); its pods with RDMA networks wait, one is tried every %v", one.tenant, lastErr, pause)
 }
 
 func (b *breakers) settings(one *breaker) gobreaker.Settings {

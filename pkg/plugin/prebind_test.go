@@ -170,18 +170,6 @@ func TestPreBindReadsManyNetworksAtOnce(t *testing.T) {
 	}
 }
 
-func TestPreBindFailsWhenManyNADsCannotBeRead(t *testing.T) {
-	f := newFixture(t, setup{})
-	pod := vfPod("p", 2)
-	f.create(pod)
-	f.nads.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, errors.New("etcd is away")
-	})
-	_, status := f.prepared(pod)
-	requireFault(t, status, "etcd is away")
-	f.mustNotBind(pod)
-}
-
 // TestPreBindQueuesWhatIsTooMuchAtOnce: what waits for its turn is not late.
 func TestPreBindQueuesWhatIsTooMuchAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -280,15 +268,19 @@ func TestPreBindMustNotQueueForAPodThatWasGivenUp(t *testing.T) {
 }
 
 func TestPreBindFailsWhenNADsCannotBeRead(t *testing.T) {
-	f := newFixture(t, setup{})
-	pod := vfPod("p", 1)
-	f.create(pod)
-	f.nads.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, errors.New("etcd is away")
-	})
-	_, status := f.prepared(pod)
-	requireFault(t, status, "etcd is away")
-	f.mustNotBind(pod)
+	for verb, networks := range map[string]int64{"get": 1, "list": 2} {
+		t.Run(verb, func(t *testing.T) {
+			f := newFixture(t, setup{})
+			pod := vfPod("p", networks)
+			f.create(pod)
+			f.nads.PrependReactor(verb, "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, errors.New("etcd is away")
+			})
+			_, status := f.prepared(pod)
+			requireFault(t, status, "etcd is away")
+			f.mustNotBind(pod)
+		})
+	}
 }
 
 // TestPreBindAsksOnceMoreAfterAConflict: cases S9 of docs/cases.md.

@@ -411,12 +411,12 @@ func TestSchedulerLetsAHighPriorityPodBeTheProbe(t *testing.T) {
 	c.waitBound(low)
 	c.allocator.set(func(a *fakeAllocator) { a.fail = always(unavailable()) })
 	before := openBreakers(t, scopeAll)
-	c.client.Tracker().Add(newNode(node2, vfPool, 1)) //nolint:errcheck // it is new
+	require.NoError(t, c.client.Tracker().Add(newNode(node2, vfPool, 1)))
 	c.create(lost)
 	c.eventually("the breaker opens", func() bool { return openBreakers(t, scopeAll) > before })
-	c.allocator.set(func(a *fakeAllocator) { a.fail = nil })
 	require.NoError(t, c.client.Tracker().Delete(podsResource, lost.Namespace, lost.Name))
 	require.NoError(t, c.client.Tracker().Delete(nodesResource, "", node2))
+	c.allocator.set(func(a *fakeAllocator) { a.fail = nil }) // not before, or lost would close the breaker
 	high := vfPod("high", 2, withPriority(100))
 	c.create(high)
 	c.eventually("low is being deleted", func() bool { return c.pod(low).DeletionTimestamp != nil })
